@@ -20,6 +20,8 @@ const NOT_OF_A_HALF: [&str; 4] = [
     "TRANSACTION_CHECK_TIMES",
     "TRAN_PREPARED_QUEUE_OFFSET",
 ];
+/// The priority of a message, by which Python chooses its queue.
+pub const PRIORITY: &str = "_SYS_MSG_PRIORITY_";
 /// A message with more keys is left to Python, which counts them.
 const MOST_KEYS: usize = 16;
 
@@ -41,8 +43,8 @@ pub struct Properties<'a> {
 }
 
 impl<'a> Properties<'a> {
-    /// Read them; `None` when they ask for a detour but that of a half message, or are not in the order in which they
-    /// are stored.
+    /// Read them; `None` when they ask for a detour but that of a half message, have a priority, or are not in the order
+    /// in which they are stored.
     pub fn read(text: &'a str) -> Option<Self> {
         let text = text.strip_suffix(PIECE_END).unwrap_or(text);
         let (mut keys, mut unique, mut tag, mut wait) = ("", "", "", "");
@@ -66,6 +68,7 @@ impl<'a> Properties<'a> {
                 }
                 "__SHARDINGKEY" => is_sharded = true,
                 "CLUSTER" | "" => return None,
+                PRIORITY if !value.is_empty() => return None,
                 "TRAN_MSG" if !value.is_empty() => {
                     if is_half || !value.eq_ignore_ascii_case("true") {
                         return None;
@@ -280,6 +283,7 @@ mod tests {
                 "a\u{1}b\u{2}c\u{1}d\u{2}T",
             ),
             ("DELAY\u{1}", "DELAY\u{1}\u{2}T"),
+            ("_SYS_MSG_PRIORITY_\u{1}", "_SYS_MSG_PRIORITY_\u{1}\u{2}T"),
             ("noValue", "noValue\u{2}T"),
         ] {
             assert_eq!(stored(text).as_deref(), Some(expected), "{text:?}");
@@ -290,6 +294,8 @@ mod tests {
     fn what_is_not_plain_is_left_to_python() {
         for text in [
             "DELAY\u{1}3",
+            "a\u{1}b\u{2}_SYS_MSG_PRIORITY_\u{1}3",
+            "TRAN_MSG\u{1}true\u{2}_SYS_MSG_PRIORITY_\u{1}3",
             "TRAN_MSG\u{1}false",
             "TRAN_MSG\u{1}true\u{2}TRAN_MSG\u{1}true",
             "TRAN_MSG\u{1}true\u{2}DELAY\u{1}",

@@ -4,6 +4,7 @@
 
 use super::constants::{BORNHOST_V6, STOREHOST_V6};
 use super::layout::{int, parts_of};
+use super::properties::PRIORITY;
 use super::stored::Stored;
 use md5::{Digest, Md5};
 use std::collections::HashSet;
@@ -87,7 +88,7 @@ impl<'a> Properties<'a> {
             3
         } else if self.has("__SHARDINGKEY") {
             2
-        } else if self.has("_SYS_MSG_PRIORITY_") {
+        } else if self.has(PRIORITY) {
             6
         } else {
             1
@@ -336,7 +337,7 @@ fn write_system(
         optional(b"\x12", id.as_bytes(), &mut origin);
         field(b"\xa2\x01", &origin, out);
     }
-    if let Some(priority) = number(properties.get("_SYS_MSG_PRIORITY_"))? {
+    if let Some(priority) = number(properties.get(PRIORITY))? {
         if priority <= i64::from(i32::MAX) {
             out.extend_from_slice(b"\xb0\x01");
             varint(priority as u64, out);

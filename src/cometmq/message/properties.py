@@ -13,6 +13,8 @@ from typing import Final
 
 import msgspec
 
+from cometmq.java_values import parse_int
+
 NAME_VALUE_SEPARATOR: Final = "\x01"
 PROPERTY_SEPARATOR: Final = "\x02"
 
@@ -53,6 +55,10 @@ TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
 TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
 SHARDING_KEY: Final = "__SHARDINGKEY"
 """The key by which the queue was selected, which 5.x calls the message group."""
+PRIORITY: Final = "_SYS_MSG_PRIORITY_"
+"""The message's priority, a whole number; a larger number is more urgent."""
+NO_PRIORITY: Final = -1
+PRIORITY_MAX: Final = 2**31 - 1
 TIMER_OUT_MS: Final = "TIMER_OUT_MS"
 TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
 TIMER_NAMES: Final = frozenset({TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS})
@@ -103,6 +109,7 @@ RESERVED_NAMES: Final = frozenset(
         "CLUSTER",
         "MSG_TYPE",
         "INNER_MULTI_QUEUE_OFFSET",
+        PRIORITY,
     ]
 )
 """``MessageConst.STRING_HASH_SET``: property names that users may not set."""
@@ -137,6 +144,15 @@ def decode_properties(text: str) -> dict[str, str]:
         if name and value:
             properties[name] = value
     return properties
+
+
+def read_priority(text: str | None) -> int:
+    """Return the priority in a property's value, or -1 if the value is no priority (``Message.getPriority``)."""
+    try:
+        number = NO_PRIORITY if text is None else parse_int(text)
+    except ValueError:
+        return NO_PRIORITY
+    return number if 0 <= number <= PRIORITY_MAX else NO_PRIORITY
 
 
 def property_mark(name: str) -> str:

@@ -26,7 +26,6 @@ BORN_TIMESTAMP: Final = "BORN_TIMESTAMP"
 TRACE_CONTEXT: Final = "TRACE_CONTEXT"
 DLQ_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DLQ_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
-PRIORITY: Final = "_SYS_MSG_PRIORITY_"
 
 RESERVED: Final = names.RESERVED_NAMES | {
     BORN_HOST,
@@ -52,7 +51,6 @@ RESERVED: Final = names.RESERVED_NAMES | {
     "TIMER_DEQUEUE_MS",
     "TIMER_DEL_UNIQKEY",
     *names.TIMER_NAMES,
-    PRIORITY,
 }
 """Properties that users can neither set nor receive: those of RocketMQ 4.9 and those added in version 5."""
 _NANOS_OF_A_MILLISECOND: Final = 1_000_000
@@ -158,4 +156,4 @@ def type_of(properties: Mapping[str, str]) -> v2.MessageType:
         return v2.MessageType.DELAY
     if names.SHARDING_KEY in properties:
         return v2.MessageType.FIFO
-    return v2.MessageType.PRIORITY if PRIORITY in properties else v2.MessageType.NORMAL
+    return v2.MessageType.PRIORITY if names.PRIORITY in properties else v2.MessageType.NORMAL

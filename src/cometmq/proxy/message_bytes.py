@@ -27,7 +27,6 @@ from cometmq.proxy.converter import (
     DLQ_TOPIC,
     FIRST_MS,
     LAST_MS,
-    PRIORITY,
     RESERVED,
     TRACE_CONTEXT,
     resource_of,
@@ -164,8 +163,8 @@ def _rare_fields(properties: Mapping[str, str]) -> list[bytes]:
     if dead is not None:
         origin = optional(b"\x12", properties.get(DLQ_MESSAGE_ID, "").encode())
         parts.append(field(b"\xa2\x01", optional(b"\x0a", dead.encode()) + origin))
-    priority = _number(properties.get(PRIORITY))
-    if priority is not None and 0 <= priority <= _INT32_MAX:
+    priority = names.read_priority(properties.get(names.PRIORITY))
+    if priority >= 0:
         parts.append(b"\xb0\x01" + varint(priority))
     return parts
 

@@ -109,6 +109,9 @@ class SendMessageProcessor:
             if target.is_retry:
                 target, queue = self._after_retries(target, queue, request)
             properties = read_properties(header.properties or "", self._cluster)
+            if properties.priority >= 0 and not target.is_retry:
+                queue = target.open_level(properties.priority, connection.remote_address)
+                queue_id = queue.queue_id
             handle: str | None = None
             if properties.detour is not None:
                 physical_offset, queue_offset, handle = self._put_detoured(

@@ -17,7 +17,8 @@ from cometmq.errors import CometMQError
 MESSAGE_TYPE: Final = "message.type"
 READ_ARCHIVE: Final = "archive.read"
 _OFF: Final = "off"
-MESSAGE_TYPES: Final = ("UNSPECIFIED", "MIXED", "TRANSACTION", "PRIORITY", "FIFO", "DELAY", "LITE", "NORMAL")
+PRIORITY: Final = "PRIORITY"
+MESSAGE_TYPES: Final = ("UNSPECIFIED", "MIXED", "TRANSACTION", PRIORITY, "FIFO", "DELAY", "LITE", "NORMAL")
 _RESERVE_TIME_MAX: Final = 2**63 - 1
 
 

@@ -18,7 +18,10 @@ from cometmq.message.properties import (
     DELAY,
     KEYS,
     NAME_VALUE_SEPARATOR,
+    NO_PRIORITY,
+    PRIORITY,
     PROPERTY_SEPARATOR,
+    SHARDING_KEY,
     TAGS,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
@@ -26,11 +29,14 @@ from cometmq.message.properties import (
     TRAN_MSG,
     UNIQ_KEY,
     WAIT,
+    PropertiesText,
+    read_priority,
 )
 from cometmq.message.record import StoredRecord
 
 DETOURS: Final = frozenset({DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TRAN_MSG})
 """Properties that cause a message to be parked: stored in a system topic until it is due."""
+_RARE: Final = DETOURS | {PRIORITY}
 
 _RECONSUME_TIMES_MAX: Final = 2**31 - 1
 """Largest value of the ``reconsumeTimes`` field in a record."""
@@ -115,14 +121,17 @@ class SendProperties(msgspec.Struct, gc=False):
     """True if the response waits for the flush (WAIT is not ``false``)."""
     detour: dict[str, str] | None
     """The message's properties that are in ``DETOURS``, and its WAIT property; ``None`` if it is not parked."""
+    priority: int = NO_PRIORITY
+    """The message's priority, or -1 if it has none."""
 
 
 def read_properties(text: str, tail: str) -> SendProperties:
     """Parse a message's properties in one pass; remove WAIT from their text and append ``tail`` (CLUSTER).
 
-    If a name occurs twice, the last value counts, as in RocketMQ. Empty properties are dropped.
+    If a name occurs twice, the last value counts, as in RocketMQ. Empty properties are dropped. The priority of a
+    message with a message group is dropped, as in Apache's broker, since the group determines the queue.
     """
-    keys = unique = tag = wait = wait_piece = ""
+    keys = unique = tag = wait = wait_piece = priority = ""
     untidy = False
     detour: dict[str, str] | None = None
     separator, name_end = PROPERTY_SEPARATOR, NAME_VALUE_SEPARATOR
@@ -141,16 +150,23 @@ def read_properties(text: str, tail: str) -> SendProperties:
             untidy = untidy or wait_piece != ""
             wait = value or wait
             wait_piece = piece
-        elif name in DETOURS:
-            if value:
+        elif name in _RARE:
+            if name == PRIORITY:
+                priority = value or priority
+            elif value:
                 detour = detour or {}
                 detour[name] = value
         elif name in _DROPPED:
             untidy = True
     if detour is not None and wait:
         detour[WAIT] = wait
+    dropped, level = _DROPPED, NO_PRIORITY
+    if priority:
+        level = read_priority(priority)
+        if level != NO_PRIORITY and PropertiesText(text).get(SHARDING_KEY):
+            untidy, dropped, level = True, _DROPPED | {PRIORITY}, NO_PRIORITY
     if untidy:
-        pieces = [piece for piece in pieces if piece.partition(NAME_VALUE_SEPARATOR)[0] not in _DROPPED]
+        pieces = [piece for piece in pieces if piece.partition(NAME_VALUE_SEPARATOR)[0] not in dropped]
     elif wait_piece:
         pieces.remove(wait_piece)
     pieces.append(tail)
@@ -167,6 +183,7 @@ def read_properties(text: str, tail: str) -> SendProperties:
         index_keys,
         wait != "false",
         detour,
+        level,
     )
 
 

@@ -17,6 +17,7 @@ from cometmq.broker.statistics.stats import Counted
 from cometmq.broker.statistics.traffic import NORMAL
 from cometmq.broker.tables.groups import SubscriptionGroupManager
 from cometmq.broker.tables.table_writer import TableWriter
+from cometmq.broker.tables.topic_attributes import PRIORITY, message_type_of
 from cometmq.broker.tables.topics import TopicConfigManager, describe_topic
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.names import (
@@ -108,6 +109,14 @@ class SendTarget:
             found(self, queue)
         return queue
 
+    def open_level(self, priority: int, peer: str) -> ConsumeQueue:
+        """Return the queue for messages with a priority: the one with this ID, or the last one if there are fewer.
+
+        :raises RefusedError: the topic has no writable queue.
+        """
+        queue_id = min(priority, self.config.write_queue_nums - 1)
+        return self.queues.get(queue_id) or self.open_queue(queue_id, peer)
+
     def open_inner(self, queue_id: int) -> ConsumeQueue:
         """Return the queue for a message that the broker itself stores; see :func:`existing_queue`.
 
@@ -121,11 +130,14 @@ class SendTarget:
 def existing_queue(topic: TopicConfig, queue_id: int) -> int:
     """Return the queue ID if the topic still has this queue, otherwise the ID of another readable queue.
 
-    All messages from one queue are moved to the same queue, so they keep their order.
+    All messages from one queue are moved to the same queue, so they keep their order. If the queues are levels of
+    priority, this is the last one.
     """
     if queue_id < max(topic.read_queue_nums, topic.write_queue_nums):
         return queue_id
     queues = min(topic.read_queue_nums, topic.write_queue_nums) or topic.read_queue_nums
+    if message_type_of(topic.attributes) == PRIORITY:
+        return max(queues - 1, 0)
     return queue_id % queues if queues else queue_id
 
 

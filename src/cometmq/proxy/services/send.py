@@ -16,7 +16,6 @@ from cometmq.proxy.context import EndpointContext
 from cometmq.proxy.converter import (
     BORN_HOST,
     BORN_TIMESTAMP,
-    PRIORITY,
     TRACE_CONTEXT,
     ms_of,
     topic_of,
@@ -140,7 +139,7 @@ class SendService:
         if system.HasField("message_group"):
             stored[names.SHARDING_KEY] = system.message_group
         if system.HasField("priority"):
-            stored[PRIORITY] = str(system.priority)
+            stored[names.PRIORITY] = str(system.priority)
         if system.trace_context:
             stored[TRACE_CONTEXT] = system.trace_context
         stored[BORN_HOST] = system.born_host or peer_ip
