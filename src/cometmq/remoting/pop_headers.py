@@ -52,6 +52,8 @@ class AckMessageRequestHeader(Header):
     queue_id: Int32
     extra_info: str
     offset: Int64
+    lite_topic: str | None = None
+    """The lite topic of the message; ``topic`` is its parent topic, and ``offset`` the offset in the lite topic."""
 
 
 class ChangeInvisibleTimeRequestHeader(Header):
@@ -63,6 +65,10 @@ class ChangeInvisibleTimeRequestHeader(Header):
     extra_info: str
     offset: Int64
     invisible_time: Int64
+    lite_topic: str | None = None
+    """As in :class:`AckMessageRequestHeader`."""
+    suspend: bool = False
+    """True if the delivery does not count as an attempt; only for lite topics."""
 
 
 class ChangeInvisibleTimeResponseHeader(Header):

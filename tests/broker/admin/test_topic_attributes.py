@@ -41,6 +41,7 @@ async def attributes_of(wire: Wire, topic: str = "Typed") -> dict[str, str] | No
         ("+message.type=fifo", TYPES),
         ("+message.type=A=B", TYPES),
         ("-message.type", "only add attribute is supported while creating topic. key: message.type"),
+        ("+lite.topic.expiration=43201", "value is not in range(-1, 43200)"),
         ("message.type=FIFO", "add/alter attribute format is wrong: message.type"),
         ("+message.type", "delete attribute format is wrong: +message.type"),
         ("+no.such=1", "unsupported key: no.such"),

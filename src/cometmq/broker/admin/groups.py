@@ -16,7 +16,9 @@ from cometmq.broker.limits import (
 )
 from cometmq.broker.slices import Steps, list_in_slices, run_in_slices, table_in_slices
 from cometmq.broker.tables.clients import ClientChannel
+from cometmq.broker.tables.group_attributes import changed_group
 from cometmq.broker.tables.table_writer import change_response
+from cometmq.broker.tables.topic_attributes import TopicAttributeError
 from cometmq.message.names import check_group
 from cometmq.remoting.admin_bodies import (
     Connection,
@@ -132,6 +134,11 @@ class GroupAdmin:
                 wrong = f"retryQueueNums={group.retry_queue_nums} must be from 0 to {MAX_TOPIC_QUEUES}"
             if wrong is not None:
                 return wrong
+        known = self._broker.groups
+        try:
+            groups = [changed_group(known.get(group.group_name), group) for group in groups]
+        except TopicAttributeError as error:
+            return error.message
         for group in groups:
             if self._broker.groups.get(group.group_name) != group:
                 _log.info("%s is creating or changing the group %s", connection.remote_address, group.group_name)

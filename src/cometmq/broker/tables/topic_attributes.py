@@ -1,9 +1,11 @@
 """Topic attributes, as in RocketMQ 5, and the format for changing them.
 
 A change is a text such as ``+message.type=FIFO,-reserve.time`` (``AttributeParser``, ``AttributeUtil``,
-``TopicAttributes``); errors have Apache's texts. Only message.type has an effect here: RocketMQ 5 clients over gRPC
-receive it with the route, and their sends are checked against it. As in Apache's broker, sends over remoting are not
-checked. ``archive.read=off``, an attribute of CometMQ, excludes a topic from the archive that the broker reads.
+``TopicAttributes``); errors have Apache's texts. Two of Apache's attributes have an effect here. RocketMQ 5 clients
+over gRPC receive ``message.type`` with the route, and their sends are checked against it; a topic of type LITE has
+lite topics. ``lite.topic.expiration`` is the number of minutes after which an idle lite topic is removed. As in
+Apache's broker, the types of sends over remoting are not checked. ``archive.read=off``, an attribute of CometMQ,
+excludes a topic from the archive that the broker reads.
 """
 
 from __future__ import annotations
@@ -18,15 +20,23 @@ MESSAGE_TYPE: Final = "message.type"
 READ_ARCHIVE: Final = "archive.read"
 _OFF: Final = "off"
 PRIORITY: Final = "PRIORITY"
-MESSAGE_TYPES: Final = ("UNSPECIFIED", "MIXED", "TRANSACTION", PRIORITY, "FIFO", "DELAY", "LITE", "NORMAL")
-_RESERVE_TIME_MAX: Final = 2**63 - 1
+LITE: Final = "LITE"
+MESSAGE_TYPES: Final = ("UNSPECIFIED", "MIXED", "TRANSACTION", PRIORITY, "FIFO", "DELAY", LITE, "NORMAL")
+LITE_EXPIRATION: Final = "lite.topic.expiration"
+_LITE_EXPIRATION_MAX: Final = 43_200
+LONG_MAX: Final = 2**63 - 1
+
+Check = Callable[[str], None]
+"""Raises :class:`TopicAttributeError` if an attribute may not have a value."""
 
 
 class TopicAttributeError(CometMQError):
-    """Raised when a change to a topic's attributes is not allowed."""
+    """Raised when a change to the attributes of a topic or group is not allowed."""
 
 
-def _one_of(*values: str) -> Callable[[str], None]:
+def one_of(*values: str) -> Check:
+    """Return the check for an attribute with fixed values."""
+
     def check(value: str) -> None:
         if value not in values:
             raise TopicAttributeError(f"value is not in set: [{', '.join(values)}]")
@@ -34,20 +44,26 @@ def _one_of(*values: str) -> Callable[[str], None]:
     return check
 
 
-def _reserve_time(value: str) -> None:
-    digits = value.removeprefix("-")
-    if not (digits.isascii() and digits.isdecimal() and len(digits) <= 19):
-        raise TopicAttributeError(f'For input string: "{value[:64]}"')
-    if not -1 <= int(value) <= _RESERVE_TIME_MAX:
-        raise TopicAttributeError(f"value is not in range(-1, {_RESERVE_TIME_MAX})")
+def in_range(least: int, most: int) -> Check:
+    """Return the check for a whole number."""
+
+    def check(value: str) -> None:
+        digits = value.removeprefix("-")
+        if not (digits.isascii() and digits.isdecimal() and len(digits) <= 19):
+            raise TopicAttributeError(f'For input string: "{value[:64]}"')
+        if not least <= int(value) <= most:
+            raise TopicAttributeError(f"value is not in range({least}, {most})")
+
+    return check
 
 
-_CHECKS: Final[Mapping[str, Callable[[str], None]]] = {
-    MESSAGE_TYPE: _one_of(*MESSAGE_TYPES),
-    "queue.type": _one_of("SimpleCQ"),
-    "cleanup.policy": _one_of("DELETE"),
-    "reserve.time": _reserve_time,
-    READ_ARCHIVE: _one_of("on", _OFF),
+_CHECKS: Final[Mapping[str, Check]] = {
+    MESSAGE_TYPE: one_of(*MESSAGE_TYPES),
+    "queue.type": one_of("SimpleCQ"),
+    "cleanup.policy": one_of("DELETE"),
+    "reserve.time": in_range(-1, LONG_MAX),
+    LITE_EXPIRATION: in_range(-1, _LITE_EXPIRATION_MAX),
+    READ_ARCHIVE: one_of("on", _OFF),
 }
 """The supported attributes and their checks. Attributes for batch queues and compaction are not supported."""
 _UNCHANGEABLE: Final = frozenset({"queue.type", "cleanup.policy"})
@@ -59,15 +75,32 @@ def changed_attributes(current: Mapping[str, str] | None, change: str, *, is_new
     :param current: the attributes before the change; empty for a new topic.
     :raises TopicAttributeError: the change is not allowed.
     """
+    return altered(current, _parsed(change), _CHECKS, is_new=is_new, unchangeable=_UNCHANGEABLE, of="topic")
+
+
+def altered(
+    current: Mapping[str, str] | None,
+    changes: Mapping[str, str],
+    checks: Mapping[str, Check],
+    *,
+    is_new: bool,
+    unchangeable: frozenset[str] = frozenset(),
+    of: str,
+) -> dict[str, str]:
+    """Return attributes after changes, whose names begin with ``+`` or ``-`` (``AttributeUtil``).
+
+    :param of: what has the attributes, for errors.
+    :raises TopicAttributeError: a change is not allowed.
+    """
     attributes = dict(current or {})
-    for key, value in _parsed(change).items():
+    for key, value in changes.items():
         sign, name = key[:1], key[1:]
         if is_new and sign != "+":
-            raise TopicAttributeError(f"only add attribute is supported while creating topic. key: {name}")
-        check = _CHECKS.get(name)
+            raise TopicAttributeError(f"only add attribute is supported while creating {of}. key: {name}")
+        check = checks.get(name)
         if check is None:
             raise TopicAttributeError(f"unsupported key: {name}")
-        if not is_new and name in _UNCHANGEABLE and attributes.get(name) != value:
+        if not is_new and name in unchangeable and attributes.get(name) != value:
             raise TopicAttributeError(f"attempt to update an unchangeable attribute. key: {name}")
         if sign == "+":
             check(value)
@@ -105,3 +138,16 @@ def message_type_of(attributes: Mapping[str, str] | None) -> str:
 def reads_archive(attributes: Mapping[str, str] | None) -> bool:
     """Return whether a topic's archived messages may be read."""
     return (attributes or {}).get(READ_ARCHIVE) != _OFF
+
+
+def is_lite(attributes: Mapping[str, str] | None) -> bool:
+    """Return whether a topic has lite topics."""
+    return bool(attributes) and message_type_of(attributes) == LITE
+
+
+def lite_expiration(attributes: Mapping[str, str] | None) -> int:
+    """Return the minutes after which a topic's idle lite topics are removed, or -1 for never."""
+    try:
+        return int((attributes or {}).get(LITE_EXPIRATION, "-1"))
+    except ValueError:
+        return -1

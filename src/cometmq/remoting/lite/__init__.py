@@ -1,0 +1,1 @@
+"""Headers and bodies of requests about lite topics."""
