@@ -100,7 +100,7 @@ async def test_only_what_has_no_answer_is_overdue(client: RemotingClient, peer: 
 async def test_a_request_is_overdue_although_other_answers_never_end(
     client: RemotingClient, peer: Peer, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cometmq.remoting.client_connection.UNREAD_BYTES", 20_000)
+    monkeypatch.setattr("cometmq.remoting.connections.client_connection.UNREAD_BYTES", 20_000)
     (task,) = await asked(client, peer, 1)
     clock.advance(60)
     for _ in range(1000):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.remoting.busy_poll import BUSY_POLL_SECONDS, MAX_SKIPPED_ROUNDS, BusyPoll, can_busy_poll
+from cometmq.remoting.connections.busy_poll import BUSY_POLL_SECONDS, MAX_SKIPPED_ROUNDS, BusyPoll, can_busy_poll
 from cometmq.testing import VirtualClock
 
 ROUND_SECONDS = BUSY_POLL_SECONDS / 10

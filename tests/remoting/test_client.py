@@ -13,8 +13,8 @@ from tests.helpers.waiting import until
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.loop import fastest_loop
 from cometmq.remoting.client import ClientRpcHook, RemotingClient
-from cometmq.remoting.client_connection import LARGE_FRAME_BYTES, WRITE_BYTES, ClientConnection
 from cometmq.remoting.command import RemotingCommand
+from cometmq.remoting.connections.client_connection import LARGE_FRAME_BYTES, WRITE_BYTES, ClientConnection
 from cometmq.remoting.errors import (
     ForkedError,
     RemotingClosedError,

@@ -16,7 +16,7 @@ import uvloop
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.remoting.blocking import BlockingConnection
 from cometmq.remoting.client import RemotingClient
-from cometmq.remoting.connecting import connect, connected_in_time, connected_socket, places
+from cometmq.remoting.connections.connecting import connect, connected_in_time, connected_socket, places
 from cometmq.remoting.errors import RemotingConnectError
 
 SILENT, REFUSING, TAKING = "127.0.0.2", "127.0.0.3", "127.0.0.1"

@@ -7,7 +7,7 @@ import asyncio
 from tests.remoting.serving import Raw, Service
 
 from cometmq.remoting.command import RemotingCommand
-from cometmq.remoting.listener import DEPARTURES_SECONDS
+from cometmq.remoting.connections.listener import DEPARTURES_SECONDS
 from cometmq.remoting.server_connection import ServerConnection
 
 

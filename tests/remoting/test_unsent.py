@@ -11,8 +11,8 @@ import pytest
 from tests.helpers.waiting import until
 from tests.remoting.serving import BIG, Raw, Service, max_offset
 
+import cometmq.remoting.connections.unsent
 import cometmq.remoting.server_connection
-import cometmq.remoting.unsent
 from cometmq.limits import UNSENT_CHECK_SECONDS, WRITE_HIGH_WATER_BYTES
 from cometmq.remoting.command import RemotingCommand
 
@@ -69,7 +69,7 @@ async def take_big(raw: Raw, count: int) -> None:
 async def test_of_many_clients_that_do_not_read_none_is_read_until_it_has_read(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cometmq.remoting.unsent, "MAX_UNSENT_BYTES", 10_000_000)
+    monkeypatch.setattr(cometmq.remoting.connections.unsent, "MAX_UNSENT_BYTES", 10_000_000)
     first = await ask_big_and_do_not_read(service, 7)
     second = await ask_big_and_do_not_read(service, 7)
     assert 10_000_000 < service.server.unsent.total_bytes <= 14 * len(BIG) + 10_000
@@ -93,7 +93,7 @@ async def test_of_many_clients_that_do_not_read_none_is_read_until_it_has_read(
 async def test_a_client_that_is_held_back_and_goes_is_forgotten(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cometmq.remoting.unsent, "MAX_UNSENT_BYTES", 4_000_000)
+    monkeypatch.setattr(cometmq.remoting.connections.unsent, "MAX_UNSENT_BYTES", 4_000_000)
     raw = await ask_big_and_do_not_read(service, 7)
     assert service.clock.next_in() <= UNSENT_CHECK_SECONDS
     raw.writer.transport.abort()
@@ -106,7 +106,7 @@ async def test_a_client_that_is_held_back_and_goes_is_forgotten(
 async def test_when_unsent_answers_are_twice_too_much_who_has_most_is_cut_off(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cometmq.remoting.unsent, "MAX_UNSENT_BYTES", 5_500_000)
+    monkeypatch.setattr(cometmq.remoting.connections.unsent, "MAX_UNSENT_BYTES", 5_500_000)
     first = await ask_big_and_do_not_read(service, 5)
     second = await ask_big_and_do_not_read(service, 7)
     await until(lambda: len(service.server.connections) == 1)
@@ -118,7 +118,7 @@ async def test_when_unsent_answers_are_twice_too_much_who_has_most_is_cut_off(
 
 
 async def test_bytes_that_end_a_turn_count_as_unsent_too(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cometmq.remoting.unsent, "MAX_UNSENT_BYTES", 5_500_000)
+    monkeypatch.setattr(cometmq.remoting.connections.unsent, "MAX_UNSENT_BYTES", 5_500_000)
     raw = await ask_big_and_do_not_read(service, 5)
     (connection,) = service.server.connections
     assert not connection.is_behind

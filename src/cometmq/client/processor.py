@@ -25,8 +25,8 @@ from cometmq.remoting.admin_headers import (
     ResetOffsetRequestHeader,
 )
 from cometmq.remoting.bodies import ConsumerData, MessageQueue, ResetOffsetBody, decode_body, encode_body
-from cometmq.remoting.client_connection import ClientConnection
 from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.connections.client_connection import ClientConnection
 from cometmq.remoting.headers import (
     CheckTransactionStateRequestHeader,
     NotifyConsumerIdsChangedRequestHeader,

@@ -14,7 +14,7 @@ from cometmq.proxy.rpc.server import GrpcServer
 from cometmq.proxy.service import methods_of
 from cometmq.proxy.services.commands import ClientCommands
 from cometmq.proxy.sessions import Checker, Sessions
-from cometmq.remoting.listener import ConnectionLimit
+from cometmq.remoting.connections.listener import ConnectionLimit
 from cometmq.remoting.tls.server import ServerTls
 
 ALPN: Final = ("h2",)

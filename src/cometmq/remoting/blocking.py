@@ -10,7 +10,7 @@ from typing import Self, TypeVar
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.hosts import parse_address, stored_ip
 from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command
-from cometmq.remoting.connecting import connected_in_time
+from cometmq.remoting.connections.connecting import connected_in_time
 from cometmq.remoting.errors import RemotingError
 from cometmq.remoting.frame import Frame, FrameDecoder
 from cometmq.remoting.headers import Header, to_ext

@@ -14,9 +14,9 @@ from cometmq.clock import SYSTEM_CLOCK, Clock, wait_for
 from cometmq.limits import MAX_FRAME_BYTES
 from cometmq.loop import SharedTask
 from cometmq.message.hosts import parse_address
-from cometmq.remoting.client_connection import Answer, ClientConnection
 from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand
-from cometmq.remoting.connecting import connect
+from cometmq.remoting.connections.client_connection import Answer, ClientConnection
+from cometmq.remoting.connections.connecting import connect
 from cometmq.remoting.errors import (
     ForkedError,
     RemotingClosedError,

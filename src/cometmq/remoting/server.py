@@ -26,7 +26,6 @@ from cometmq.limits import (
     SERVER_IDLE_SECONDS,
 )
 from cometmq.periodic import Periodic
-from cometmq.remoting.busy_poll import BusyPoll, can_busy_poll
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import (
     FLAG_ONEWAY,
@@ -34,8 +33,10 @@ from cometmq.remoting.command import (
     decode_command,
     decode_header,
 )
+from cometmq.remoting.connections.busy_poll import BusyPoll, can_busy_poll
+from cometmq.remoting.connections.listener import ConnectionLimit, Departures, Listener, close_all
+from cometmq.remoting.connections.unsent import UnsentAnswers
 from cometmq.remoting.frame import JSON, Frame
-from cometmq.remoting.listener import ConnectionLimit, Departures, Listener, close_all
 from cometmq.remoting.processors import (
     PostponeError,
     Processor,
@@ -54,7 +55,6 @@ from cometmq.remoting.server_connection import NewTaker, ServerConnection
 from cometmq.remoting.tls.opening import OpeningConnections
 from cometmq.remoting.tls.options import TlsOptions
 from cometmq.remoting.tls.server import ServerTls
-from cometmq.remoting.unsent import UnsentAnswers
 
 log = logging.getLogger(__name__)
 

@@ -25,12 +25,12 @@ from cometmq.limits import (
 )
 from cometmq.message.hosts import encode_host, format_address, stored_ip, unmapped
 from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand, request_command
+from cometmq.remoting.connections.descriptor import NO_DESCRIPTOR, descriptor_of
+from cometmq.remoting.connections.owner import ConnectionOwner
 from cometmq.remoting.frame import FrameDecoder, FrameError, FrameTaker
 from cometmq.remoting.headers import Header
-from cometmq.remoting.listener import ConnectionOwner
 from cometmq.remoting.permissions import Caller
 from cometmq.remoting.processors import Buffer, Request, Response, encode_response
-from cometmq.remoting.unsent import NO_DESCRIPTOR, descriptor_of
 
 log = logging.getLogger(__name__)
 

@@ -79,9 +79,9 @@ from cometmq.remoting.admin_bodies import HAConnectionRuntimeInfo, HARuntimeInfo
 from cometmq.remoting.bodies import encode_body
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import RemotingCommand
+from cometmq.remoting.connections.listener import Listener, close_all
 from cometmq.remoting.frame import JSON, Frame, FrameError
 from cometmq.remoting.headers import NoHeader
-from cometmq.remoting.listener import Listener, close_all
 from cometmq.remoting.permissions import Action, needs_cluster
 from cometmq.remoting.processors import Request, Response, RpcRejectedError, answers
 from cometmq.remoting.server_connection import ServerConnection

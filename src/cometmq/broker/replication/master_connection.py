@@ -12,7 +12,7 @@ from cometmq.clock import Clock
 from cometmq.errors import CometMQError
 from cometmq.message.hosts import format_address, parse_address, unmapped
 from cometmq.periodic import Alarm
-from cometmq.remoting.connecting import connect
+from cometmq.remoting.connections.connecting import connect
 from cometmq.remoting.tls.contexts import connection_error
 
 _PAUSED_S: Final = 0.1

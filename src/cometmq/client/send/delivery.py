@@ -15,8 +15,8 @@ from cometmq.client.send_result import SendResult
 from cometmq.errors import CometMQError
 from cometmq.message.message import Message
 from cometmq.remoting.bodies import MessageQueue
-from cometmq.remoting.client_connection import Answer
 from cometmq.remoting.command import RemotingCommand
+from cometmq.remoting.connections.client_connection import Answer
 
 Done = Callable[[int, list[SendResult] | BaseException], None]
 

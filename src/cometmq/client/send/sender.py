@@ -49,9 +49,9 @@ from cometmq.clock import wait_for
 from cometmq.errors import CometMQError
 from cometmq.message.message import Message
 from cometmq.remoting.bodies import MessageQueue
-from cometmq.remoting.client_connection import Answer, ClientConnection
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand
+from cometmq.remoting.connections.client_connection import Answer, ClientConnection
 from cometmq.remoting.errors import RemotingTimeoutError
 
 _SEND: Final = int(RequestCode.SEND_MESSAGE_V2)

@@ -56,8 +56,8 @@ from cometmq.remoting.bodies import (
     decode_body,
 )
 from cometmq.remoting.client import RemotingClient
-from cometmq.remoting.client_connection import ClientConnection
 from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.connections.client_connection import ClientConnection
 from cometmq.remoting.errors import RemotingError, RemotingTimeoutError
 from cometmq.remoting.headers import CheckTransactionStateRequestHeader, Header, UnregisterClientRequestHeader
 from cometmq.remoting.pop_headers import PopMessageRequestHeader

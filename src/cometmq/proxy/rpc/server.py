@@ -44,7 +44,7 @@ from cometmq.proxy.limits import (
 from cometmq.proxy.rpc.call import Call, Method
 from cometmq.proxy.rpc.pace import Pace
 from cometmq.proxy.rpc.status import HEADERS, GrpcStatus, plain_answer, trailers
-from cometmq.remoting.listener import ConnectionLimit, Listener, close_all
+from cometmq.remoting.connections.listener import ConnectionLimit, Listener, close_all
 from cometmq.remoting.permissions import Caller
 from cometmq.remoting.tls.opening import OpeningConnections
 from cometmq.remoting.tls.server import ServerTls

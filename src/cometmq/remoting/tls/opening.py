@@ -16,7 +16,7 @@ from typing import Final, cast
 
 from cometmq.clock import Clock, TimerHandle
 from cometmq.limits import HANDSHAKE_SECONDS
-from cometmq.remoting.listener import close_all
+from cometmq.remoting.connections.listener import close_all
 from cometmq.remoting.tls.server import ServerTls
 from cometmq.remoting.tls.transport import TlsTransport
 

@@ -14,7 +14,7 @@ import h11
 from cometmq.broker.failover.engines.interface import EngineError
 from cometmq.broker.limits import MAX_ENGINE_ANSWER_BYTES, MAX_ENGINE_HEAD_BYTES
 from cometmq.clock import Clock, wait_for
-from cometmq.remoting.connecting import connect
+from cometmq.remoting.connections.connecting import connect
 from cometmq.remoting.tls.contexts import FreshContext, connection_error
 
 _READ_BYTES: Final = 65_536

@@ -6,24 +6,14 @@ answers could still fill the memory. Clients that read their answers are served 
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from typing import Final, Protocol
+from typing import Protocol
 
 from cometmq.clock import Clock
 from cometmq.limits import MAX_UNSENT_BYTES, UNSENT_CHECK_SECONDS
 from cometmq.periodic import Alarm
 
 log = logging.getLogger(__name__)
-
-NO_DESCRIPTOR: Final = -1
-"""Instead of the descriptor of a socket."""
-
-
-def descriptor_of(transport: asyncio.Transport) -> int:
-    """Return the descriptor of a transport's socket, or -1 if bytes must pass through the transport, as with TLS."""
-    sock = transport.get_extra_info("socket")
-    return NO_DESCRIPTOR if sock is None or transport.get_extra_info("ssl_object") is not None else int(sock.fileno())
 
 
 class Reader(Protocol):
