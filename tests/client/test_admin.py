@@ -8,6 +8,7 @@ from tests.helpers.waiting import answered, real_time
 from tests.interop.systems import CLUSTER_NAME, Deployment
 
 from cometmq.client import Admin, Message, MessageQueue, OtherTopicError, Producer, PullConsumer
+from cometmq.client.admin.topics import ROUTES_AT_ONCE
 from cometmq.client.errors import BrokerError, ClientError, RouteNotFoundError
 from cometmq.message.message import MessageExt
 from cometmq.remoting.bodies import SubscriptionGroupConfig
@@ -56,6 +57,15 @@ async def test_topics_come_change_and_go(server: Deployment, admin: Admin, topic
         await admin.topic_route(topic)
     with pytest.raises(ValueError, match="illegal"):
         await admin.create_topic("a/b")
+
+
+async def test_the_routes_of_many_topics_are_those_of_each(admin: Admin, topic: str) -> None:
+    steps: list[int] = []
+    wanted = [*(f"missing-{number}" for number in range(ROUTES_AT_ONCE)), topic, "TBW102"]
+    routes = await admin.topic_routes(wanted, steps.append)
+    assert routes == {name: await admin.topic_route(name) for name in (topic, "TBW102")}
+    assert steps == [ROUTES_AT_ONCE, 2]
+    assert await admin.topic_routes([]) == {}
 
 
 async def test_groups_come_and_go(admin: Admin, group: str) -> None:

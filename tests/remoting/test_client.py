@@ -90,6 +90,40 @@ async def test_answers_may_come_in_any_order(echo: Server) -> None:
         assert [answer.body for answer in await asyncio.gather(*calls)] == [b"0", b"1", b"2"]
 
 
+async def test_requests_sent_together_are_answered_in_their_order(echo: Server) -> None:
+    seen: list[int] = []
+    hook = ClientRpcHook(after=lambda _, request, response: seen.append(request.opaque))
+    async with RemotingClient(hooks=[hook], max_in_flight=3) as client:
+        call = asyncio.create_task(client.invoke_all(echo.address, [(SILENT, None)] * 3, timeout_s=10))
+        await until(lambda: len(echo.held) == 3)
+        for number, (connection, request) in reversed(list(enumerate(echo.held))):
+            connection.respond(request, Response(body=b"%d" % number))
+        assert [answer.body for answer in await call] == [b"0", b"1", b"2"]
+        assert seen == sorted(seen)
+        assert len(seen) == 3
+        numbers = range(20)  # more than may be in flight
+        answers = await client.invoke_all(echo.address, [(ECHO, GetMaxOffsetRequestHeader("t", n)) for n in numbers])
+        assert [answer.header(GetMaxOffsetResponseHeader).offset for answer in answers] == list(numbers)
+        assert await client.invoke_all(echo.address, []) == []
+
+
+async def test_requests_sent_together_fail_together_and_leave_nothing_behind(echo: Server) -> None:
+    async with RemotingClient() as client:
+        requests = [(ECHO, GetMaxOffsetRequestHeader("t", 1)), (SILENT, None), (SILENT, None)]
+        with pytest.raises(RemotingTimeoutError):
+            await client.invoke_all(echo.address, requests, timeout_s=0.1)
+        connection = client.live(echo.address)
+        assert connection is not None
+        assert connection.in_flight == 0
+        call = asyncio.create_task(client.invoke_all(echo.address, requests, timeout_s=10))
+        await until(lambda: len(echo.held) == 4)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert connection.in_flight == 0
+        assert await ask(client, echo, 4) == 4
+
+
 async def test_oneway_requests_leave_without_waiting(echo: Server) -> None:
     async with RemotingClient() as client:
         await client.invoke_oneway(echo.address, ECHO, GetMaxOffsetRequestHeader("t", 1))

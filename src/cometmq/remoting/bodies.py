@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final, TypeVar, get_args, get_origin
 
 import msgspec
@@ -363,6 +364,9 @@ def _decode(kind: type[T], data: bytes, max_parsed_bytes: int | None) -> T:
         raise BodyError(f"{kind.__name__}: {error}") from error
     except RecursionError as error:
         raise _nested_too_deeply(kind) from error
+    if b"null" not in data:  # most bodies: nothing has to be removed from them
+        with suppress(msgspec.ValidationError, TypeError, RecursionError):
+            return msgspec.convert(parsed, kind, strict=False)
     return body_of(kind, parsed)
 
 

@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from cometmq.clock import SYSTEM_CLOCK, Clock, wait_for
@@ -134,6 +135,48 @@ class RemotingClient:
             raise response
         self.run_answer_hooks(address, request, response)
         return response
+
+    async def invoke_all(
+        self, address: str, requests: Sequence[tuple[int, Header | None]], *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> list[RemotingCommand]:
+        """Send many requests without waiting in between; return their responses in request order.
+
+        The timeout covers all of them.
+
+        :raises RemotingError: see :meth:`invoke`; the other responses are ignored.
+        """
+        deadline = self.clock.monotonic() + timeout_s
+        done = asyncio.Event()
+        sent: dict[int, RemotingCommand] = {}
+        answers: dict[int, RemotingCommand] = {}
+        failures: list[RemotingError] = []
+
+        def take(opaque: int, answer: Answer) -> None:
+            if isinstance(answer, RemotingError):
+                failures.append(answer)
+            else:
+                answers[opaque] = answer
+            if failures or len(answers) == len(requests):
+                done.set()
+
+        try:
+            for code, header in requests:
+                connection = await self.ready(address, deadline)
+                request = self.request(address, code, header, b"", None)
+                sent[request.opaque] = request
+                now = self.clock.monotonic()
+                connection.submit(request.opaque, request.encode(), deadline, now, partial(take, request.opaque))
+            if requests:
+                await done.wait()
+        finally:
+            if (live := self.connected(address)) is not None:
+                for opaque in sent.keys() - answers.keys():
+                    live.forget(opaque)
+        if failures:
+            raise failures[0]
+        for opaque, request in sent.items() if self.hooks else ():
+            self.run_answer_hooks(address, request, answers[opaque])
+        return [answers[opaque] for opaque in sent]
 
     async def invoke_oneway(
         self,

@@ -12,14 +12,15 @@ from cometmq.cli.admin.topic_transfer import export, import_settings
 from cometmq.cli.connection import namesrv_option, survey
 from cometmq.cli.moments import local_time
 from cometmq.cli.names import TOPIC
-from cometmq.cli.output import Column, output_option, show
+from cometmq.cli.output import Column, Progress, output_option, show
 from cometmq.cli.part import Part, part_options
 from cometmq.client.admin import Admin
-from cometmq.client.admin.several import gathered, users_topics
+from cometmq.client.admin.several import users_topics
 from cometmq.client.admin.topic_settings import permission_text
-from cometmq.client.errors import RouteNotFoundError
 from cometmq.remoting.bodies import TopicRouteData
 
+_FEW_TOPICS: Final = 5_000
+"""The routes of that many topics are read without a progress bar."""
 _LIST: Final = (
     Column("topic", "Topic"),
     Column("brokers", "Brokers", prose=True),
@@ -67,8 +68,10 @@ def list_topics(everything: bool, part: Part, namesrv: str, output: str) -> None
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
         names = await admin.topics() if everything else await users_topics(admin)
-        routes = await gathered({name: _route_if_any(admin, name) for name in part.of(names)})
-        return [_list_row(name, route) for name, route in routes.items()]
+        shown = part.of(names)
+        with Progress("Reading routes", len(shown) if len(shown) > _FEW_TOPICS else None) as progress:
+            routes = await admin.topic_routes(shown, progress.advance)
+        return [_list_row(name, routes.get(name, TopicRouteData())) for name in shown]
 
     show(survey(namesrv, work), _LIST, output, title="Topics")
 
@@ -153,13 +156,6 @@ async def _stats(admin: Admin, topic: str) -> list[dict[str, Any]]:
         }
         for queue, offsets in sorted(table.items())
     ]
-
-
-async def _route_if_any(admin: Admin, topic: str) -> TopicRouteData:
-    try:
-        return await admin.topic_route(topic)
-    except RouteNotFoundError:
-        return TopicRouteData()
 
 
 def _list_row(name: str, route: TopicRouteData) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final, Self, TypeVar
 
@@ -42,6 +42,9 @@ from cometmq.remoting.security import Security
 T = TypeVar("T")
 
 TIMEOUT_S: Final = 5.0
+
+ROUTES_AT_ONCE: Final = 500
+"""Number of routes that are requested together."""
 
 _COMETMQ_KEY: Final = "logLevel"
 """A configuration key that only CometMQ servers report."""
@@ -171,6 +174,22 @@ class TopicAdmin(OwnLoop):
         :raises RouteNotFoundError: no nameserver knows the topic.
         """
         return (await self.instance.routes.refresh(topic)).data
+
+    async def topic_routes(
+        self, topics: Sequence[str], advance: Callable[[int], None] | None = None
+    ) -> dict[str, TopicRouteData]:
+        """Return the routes of many topics, without those that no nameserver knows.
+
+        :param advance: called with the number of topics after each step of :data:`ROUTES_AT_ONCE`.
+        """
+        found: dict[str, TopicRouteData] = {}
+        for first in range(0, len(topics), ROUTES_AT_ONCE):
+            some = topics[first : first + ROUTES_AT_ONCE]
+            routes = await self.instance.routes.data_of(some)
+            found |= {topic: data for topic, data in zip(some, routes, strict=True) if data is not None}
+            if advance is not None:
+                advance(len(some))
+        return found
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return a topic's readable queues, sorted.

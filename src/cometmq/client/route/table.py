@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -161,6 +161,13 @@ class RouteTable:
                 raise
         return await self._ask_once(topic, queue_nums)
 
+    async def data_of(self, topics: Sequence[str]) -> list[TopicRouteData | None]:
+        """Request the routes of many topics together, without storing them; ``None`` for each unknown topic.
+
+        :raises RemotingError: no nameserver answers.
+        """
+        return await run_async(self._nameservers.routes(topics, ROUTE_TIMEOUT_S), self._send)
+
     def _queues_if_created(self, topic: str) -> int | None:
         """Return the number of queues in the stored route of a topic that does not exist yet."""
         known = self._routes.get(topic)
@@ -239,10 +246,7 @@ class RouteTable:
         return answer
 
     async def _send(self, ask: Ask) -> list[RemotingCommand]:
-        return [
-            await self._remoting.invoke(ask.address, code, header, timeout_s=ask.timeout_s)
-            for code, header in ask.requests
-        ]
+        return await self._remoting.invoke_all(ask.address, ask.requests, timeout_s=ask.timeout_s)
 
     async def _ask_once(self, topic: str, queue_nums: int | None = None) -> TopicRoute:
         key = (topic, queue_nums)
@@ -258,7 +262,7 @@ class RouteTable:
 
     async def _fetch(self, topic: str, queue_nums: int | None) -> TopicRoute:
         asked = topic if queue_nums is None else AUTO_CREATE_TOPIC
-        (data,) = await run_async(self._nameservers.routes([asked], ROUTE_TIMEOUT_S), self._send)
+        (data,) = await self.data_of([asked])
         if data is None:
             raise RouteNotFoundError(topic, f"{';'.join(self.namesrv)} does not know it")
         if queue_nums is not None:

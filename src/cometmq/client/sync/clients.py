@@ -402,6 +402,7 @@ class SyncAdmin(SyncClient[Admin]):
     until_routed = blocking(Admin.until_routed)
     delete_topic = blocking(Admin.delete_topic)
     topic_route = blocking(Admin.topic_route)
+    topic_routes = blocking(Admin.topic_routes)
     queues = blocking(Admin.queues)
     topic_configs = blocking(Admin.topic_configs)
     topic_stats = blocking(Admin.topic_stats)
