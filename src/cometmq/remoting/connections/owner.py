@@ -1,4 +1,4 @@
-"""What a server's connection asks of its server (``ConnectionOwner``)."""
+"""The part of a server that its connections use (``ConnectionOwner``)."""
 
 from __future__ import annotations
 
