@@ -238,6 +238,18 @@ class BrokerConfig(SecurityOptions, MetricsOptions, FailoverKeys, ReplicationKey
         runtime=True,
     )
 
+    priority_order_asc: bool = option(
+        True,
+        "In a topic of type PRIORITY, pops begin at the highest number. If false, they begin at 0.",
+        runtime=True,
+    )
+    pop_from_retry_probability_for_priority: int = option(
+        0,
+        "Percentage of pops by priority that hand out a level's messages to be retried before its other messages.",
+        minimum=0,
+        maximum=100,
+        runtime=True,
+    )
     default_message_request_mode: str = option(
         "PULL",
         "Default mode for clients whose queues the broker assigns: PULL or POP.",

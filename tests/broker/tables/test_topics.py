@@ -179,3 +179,18 @@ def test_topic_as_text() -> None:
         "TopicConfig [topicName=T, readQueueNums=16, writeQueueNums=16, perm=RW-, topicFilterType=SINGLE_TAG, "
         "topicSysFlag=0, order=true]"
     )
+
+
+def test_a_replicated_message_gives_a_retry_topic_the_queue_it_lacks(tmp_path: Path, clock: VirtualClock) -> None:
+    topics, _ = load(tmp_path, clock)
+    topics.put(TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1))
+    assert topics.note_queue("%RETRY%g_T", 2)
+    assert topics.note_queue("%RETRY%g_T", 5)
+    assert topics.is_unsaved("%RETRY%g_T")
+    assert not topics.note_queue("%RETRY%g_T", 5)
+    assert not topics.note_queue("T", 5)
+    found = {name: topics.table[name] for name in ("T", "%RETRY%g_T")}
+    assert {name: (row.read_queue_nums, row.write_queue_nums) for name, row in found.items()} == {
+        "T": (1, 1),
+        "%RETRY%g_T": (6, 6),
+    }

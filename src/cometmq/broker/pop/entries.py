@@ -65,7 +65,9 @@ class Revived(Entry, frozen=True, array_like=True, gc=False, tag=4):
     copy_topic: str
     """The retry or dead-letter topic; empty if the message was no longer in the log."""
     copy_offset: int
-    """Offset of the copy in queue 0 of ``copy_topic``."""
+    """Offset of the copy in ``copy_queue`` of ``copy_topic``."""
+    copy_queue: int = 0
+    """Queue of the copy, which is missing in entries of earlier versions."""
 
 
 class OffsetSet(Entry, frozen=True, array_like=True, gc=False, tag=5):

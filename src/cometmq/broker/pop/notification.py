@@ -18,6 +18,7 @@ from cometmq.broker.pop.popped_records import Chunks
 from cometmq.broker.pull.filters import EVERYTHING, MessageFilter, PullFilters
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.message.names import PERM_READ
+from cometmq.remoting.bodies import TopicConfig
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.permissions import Action, needs_group, needs_topic
 from cometmq.remoting.pop_headers import (
@@ -89,9 +90,10 @@ class NotificationProcessor:
         group, in_order = header.consumer_group, bool(header.order)
         retry = self._pops.retry_topic(header.topic, group, in_order=in_order)
         if retry is not None:
-            own = own_retries(wanted, retry, group)
-            if self._count_unwanted(self._store.queue(retry, 0), group, own) is None:
-                return True
+            own = own_retries(wanted, retry.topic_name, group)
+            for queue_id in range(retry.read_queue_nums):
+                if self._count_unwanted(self._store.queue(retry.topic_name, queue_id), group, own) is None:
+                    return True
         queue_ids = [header.queue_id]
         if header.queue_id < 0:
             queue_ids = list(range(self._pops.readable(header.topic).read_queue_nums))
@@ -140,7 +142,7 @@ class NotificationProcessor:
             )
         group = header.consumer_group
         retry = self._pops.retry_topic(header.topic, group, in_order=False)
-        queues = [] if retry is None else [self._store.queue(retry, 0)]
+        queues = [] if retry is None else self._queues_of(retry)
         queue_ids = [header.queue_id]
         if header.queue_id < 0:
             queue_ids = list(range(self._pops.readable(header.topic).read_queue_nums))
@@ -152,7 +154,7 @@ class NotificationProcessor:
             offset = max(self._pops.offset(group, queue), queue.min_offset())  # archived messages are not loaded
             rest += queue.max_offset() - offset
             if offset < queue.max_offset() and count < header.max_msg_nums and size < most_bytes:
-                own = own_retries(EVERYTHING, retry, group).predicate if queue.topic == retry else None
+                own = None if queue.topic == header.topic else own_retries(EVERYTHING, queue.topic, group).predicate
                 most = header.max_msg_nums - count
                 found = self._store.get_message(queue, offset, most, predicate=own, max_bytes=most_bytes - size)
                 chunks += found.chunks
@@ -162,6 +164,9 @@ class NotificationProcessor:
         if count:
             return Response(0, answer, "FOUND", chunks)
         return Response(ResponseCode.PULL_NOT_FOUND, answer, "NO_MESSAGE_IN_QUEUE")
+
+    def _queues_of(self, topic: TopicConfig) -> list[ConsumeQueue]:
+        return [self._store.queue(topic.topic_name, queue_id) for queue_id in range(topic.read_queue_nums)]
 
     @answers(RequestCode.POLLING_INFO, header=PollingInfoRequestHeader, permission=_SUB)
     def polling_info(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:

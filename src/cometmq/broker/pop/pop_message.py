@@ -8,8 +8,6 @@ receipt handle.
 
 from __future__ import annotations
 
-import itertools
-import random
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
@@ -32,6 +30,7 @@ from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.pop_long_polling import HeldPop, PopLongPollingService
 from cometmq.broker.pop.pop_result import PopResult
 from cometmq.broker.pop.popped_records import Chunks, record_offsets, to_original_topic
+from cometmq.broker.pop.queue_order import Place, QueueOrder
 from cometmq.broker.pop.reads import NotLoadedError, PopReads
 from cometmq.broker.pop.state import NO_OFFSET, PopQueue
 from cometmq.broker.pull.filters import MessageFilter, PullFilters
@@ -66,8 +65,6 @@ _LATE_MS: Final = 500
 """A pop is refused if its wait time ended at least this many milliseconds ago."""
 _EARLY_MS: Final = 20
 """Milliseconds before the end of the wait time at which a waiting pop is answered."""
-_RETRY_FIRST_EVERY: Final = 5
-"""One in this many pops reads the retry topic first (``popFromRetryProbability``, 20 %)."""
 
 _NOTHING: Final = PopResult(0)
 """The result of a pop that finds nothing in the usual way; it is never changed."""
@@ -99,7 +96,7 @@ class PopMessageProcessor:
         self._state = log.state
         self._polling = polling
         self._reads = reads
-        self._turns = itertools.count(random.randrange(1_000))
+        self._order = QueueOrder(broker.live, broker.groups)
 
     @answers(
         RequestCode.POP_MESSAGE,
@@ -195,40 +192,34 @@ class PopMessageProcessor:
         """Collect messages from the queues and the retry topic."""
         topic = self.readable(header.topic)
         retry = self.retry_topic(header.topic, header.consumer_group, in_order=bool(header.order))
-        if header.queue_id < 0 and not header.order and self._has_read_all(header, topic.read_queue_nums, retry):
+        group, in_order = header.consumer_group, bool(header.order)
+        if header.queue_id < 0 and not in_order and self._has_read_all(topic, retry, group):
             return _NOTHING
-        number = next(self._turns)
-        queue_ids: Sequence[int] = (header.queue_id,)
-        if header.queue_id < 0:
-            count = topic.read_queue_nums
-            queue_ids = [(number + i) % count for i in range(count)] if count else ()
-        collected = PopResult(self._pop_time(header, queue_ids, retry))
-        take = partial(self._pop_in_order if header.order else self._pop_queue, header)
-        places = [(wanted, collected, header.topic, queue_id) for queue_id in queue_ids]
-        if retry is not None:
-            own = own_retries(wanted, retry, header.consumer_group)
-            places.insert(0 if number % _RETRY_FIRST_EVERY == 0 else len(places), (own, collected, retry, 0))
+        places = self._order.places(topic, retry, group, header.queue_id, in_order=in_order)
+        collected = PopResult(self._pop_time(group, places))
+        take = self._pop_in_order if in_order else self._pop_queue
+        own = wanted if retry is None else own_retries(wanted, retry.topic_name, group)
         try:
-            for place in places:
+            for name, queue_id in places:
                 if collected.skipped >= POP_SKIPPED_MAX and not collected.count:
                     collected.is_cut = True
                     break
-                take(*place)
+                take(header, wanted if name == header.topic else own, collected, name, queue_id)
         except RefusedError:
             if not collected.count:
                 raise
-        key = header.topic, header.consumer_group
+        key = header.topic, group
         for missing in collected.not_loaded[:MAX_ARCHIVE_LOADS_OF_POP]:
             self._reads.load(missing, key, partial(self._polling.wake, *key))
         return collected
 
-    def _has_read_all(self, header: PopMessageRequestHeader, count: int, retry: str | None) -> bool:
+    def _has_read_all(self, topic: TopicConfig, retry: TopicConfig | None, group: str) -> bool:
         """Return whether a group has read all queues to their ends, as before most pops that will wait."""
-        group = header.consumer_group
-        return self._is_read(header.topic, group, count) and (retry is None or self._is_read(retry, group, 1))
+        return self._is_read(topic, group) and (retry is None or self._is_read(retry, group))
 
-    def _is_read(self, topic: str, group: str, count: int) -> bool:
-        queues, offsets = self._store.queues().get(topic), self._offsets.queues_of(group, topic)
+    def _is_read(self, topic: TopicConfig, group: str) -> bool:
+        name, count = topic.topic_name, topic.read_queue_nums
+        queues, offsets = self._store.queues().get(name), self._offsets.queues_of(group, name)
         if queues is None or offsets is None or len(queues) < count:
             return False
         try:
@@ -236,21 +227,17 @@ class PopMessageProcessor:
         except KeyError:
             return False
 
-    def retry_topic(self, topic: str, group: str, *, in_order: bool) -> str | None:
+    def retry_topic(self, topic: str, group: str, *, in_order: bool) -> TopicConfig | None:
         """Return the retry topic that pops of a topic also read, if it exists."""
         if in_order or topic.startswith(RETRY_PREFIX):
             return None
-        name = pop_retry_topic(topic, group)
-        return None if self._topics.get(name) is None else name
+        return self._topics.get(pop_retry_topic(topic, group))
 
-    def _pop_time(self, header: PopMessageRequestHeader, queue_ids: Sequence[int], retry: str | None) -> int:
+    def _pop_time(self, group: str, places: Sequence[Place]) -> int:
         """Return the pop time: the current time, or a later time if handles for these queues already contain it."""
-        group = header.consumer_group
-        queues = [self._state.find(header.topic, group, queue_id) for queue_id in queue_ids]
-        if retry is not None:
-            queues.append(self._state.find(retry, group, 0))
         latest = 0
-        for queue in queues:
+        for topic, queue_id in places:
+            queue = self._state.find(topic, group, queue_id)
             if queue is not None:
                 latest = max(latest, queue.floor_ms, 0 if queue.ordered is None else queue.ordered.latest)
         return max(self._clock.now_ms(), latest + 1)

@@ -1,10 +1,11 @@
 """PopReviveService: makes popped messages visible again if they were not acknowledged in time (``PopReviveService``).
 
 A copy with ``reconsumeTimes`` + 1 is stored in the retry topic for the group and topic, or in the dead-letter topic
-once the group's ``retryMaxTimes`` is reached. The copy and the entry that ends the original are stored together. The
-entry precedes the copy in the log and contains the copy's offset: if a write was torn between the two, the next start
-finds the entry without the copy, and makes the message visible again. Thus a crash neither loses nor duplicates a
-message.
+once the group's ``retryMaxTimes`` is reached. If the topic's queues are levels of priority, the copy is stored in the
+same queue of the retry topic, and thus keeps its level. The copy and the entry that ends the original are stored
+together. The entry precedes the copy in the log and contains the copy's offset: if a write was torn between the two,
+the next start finds the entry without the copy, and makes the message visible again. Thus a crash neither loses nor
+duplicates a message.
 
 Messages popped in order are not copied: they are handed out again when their invisible time has ended. After the last
 attempt they become dead letters, so that they do not block the queue forever.
@@ -33,8 +34,10 @@ from cometmq.broker.limits import (
 from cometmq.broker.pop.entries import AnyEntry, Changed, Revived
 from cometmq.broker.pop.invisible import NEVER
 from cometmq.broker.pop.pop_log import PopLog
+from cometmq.broker.pop.queue_order import Place
 from cometmq.broker.pop.reads import NotLoadedError, PopReads
 from cometmq.broker.pop.state import NO_OFFSET, PopQueue
+from cometmq.broker.tables.topic_attributes import PRIORITY, message_type_of
 from cometmq.broker.turn.inner_message import InnerMessage, next_attempt
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.limits import MAX_PROPERTIES_BYTES
@@ -68,6 +71,7 @@ class PopReviveService:
     def __init__(self, broker: BrokerContext, log: PopLog, reads: PopReads, wake: Callable[[str, str], None]) -> None:
         self._live = broker.live
         self._failed = broker.failed
+        self._topics = broker.topics
         self._offsets = broker.offsets
         self._store = broker.store
         self._turn = broker.turn
@@ -172,7 +176,7 @@ class PopReviveService:
         self._log.check()
         entries: list[AnyEntry] = []
         copies: list[InnerMessage] = []
-        ends: dict[str, int] = {}
+        ends: dict[Place, int] = {}
         died = 0
         before = None if queue.ordered is None else queue.ordered.committed
         for at, (offset, pop_time, _) in enumerate((*due, *dead)):
@@ -188,11 +192,12 @@ class PopReviveService:
                 entries.append(Revived(*queue.key, pop_time, offset, "", 0))
                 continue
             is_dead = at >= len(due) or self._failed.is_dead(record.reconsume_times, queue.group)
-            topic, copy = self._dead_letter(queue, record) if is_dead else self._copy(queue, record, pop_time)
-            if topic not in ends:
-                ends[topic] = self._store.queue(topic, 0).next_offset
-            entries.append(Revived(*queue.key, pop_time, offset, topic, ends[topic]))
-            ends[topic] += 1
+            copy = self._dead_letter(queue, record) if is_dead else self._copy(queue, record, pop_time)
+            place = copy.topic, copy.queue_id
+            if place not in ends:
+                ends[place] = self._store.queue(*place).next_offset
+            entries.append(Revived(*queue.key, pop_time, offset, copy.topic, ends[place], copy.queue_id))
+            ends[place] += 1
             copies.append(copy)
             died += is_dead
         self._log.put_with(entries, copies, partial(self._revived, queue, died))
@@ -217,18 +222,26 @@ class PopReviveService:
             for _ in range(died):
                 self._stats.traffic.died(queue.topic, queue.group)
 
-    def _copy(self, queue: PopQueue, record: StoredRecord, pop_time: int) -> tuple[str, InnerMessage]:
-        topic = queue.topic
+    def _copy(self, queue: PopQueue, record: StoredRecord, pop_time: int) -> InnerMessage:
+        topic, queue_id, queues = queue.topic, queue.queue_id, queue.queue_id + 1
         if not topic.startswith(RETRY_PREFIX):
-            topic = pop_retry_topic(topic, queue.group)
-        self._failed.topic(topic, 1)
-        if self._offsets.query(queue.group, topic, 0) == NO_OFFSET:
-            self._offsets.set_offset(queue.group, topic, 0, 0)
-        return topic, retry_copy(record, topic, queue.group, pop_time)
+            levels = self._levels(queue)
+            topic, queue_id, queues = pop_retry_topic(topic, queue.group), queue_id if levels else 0, levels or 1
+        self._failed.pop_retry_topic(topic, queues)
+        if self._offsets.query(queue.group, topic, queue_id) == NO_OFFSET:
+            self._offsets.set_offset(queue.group, topic, queue_id, 0)
+        return retry_copy(record, topic, queue.group, pop_time, queue_id=queue_id)
 
-    def _dead_letter(self, queue: PopQueue, record: StoredRecord) -> tuple[str, InnerMessage]:
+    def _levels(self, queue: PopQueue) -> int:
+        """Return the number of levels of priority in a queue's topic; 0 if its queues are not levels."""
+        topic = self._topics.get(queue.topic)
+        if topic is None or topic.attributes is None or message_type_of(topic.attributes) != PRIORITY:
+            return 0
+        return max(topic.read_queue_nums, queue.queue_id + 1)
+
+    def _dead_letter(self, queue: PopQueue, record: StoredRecord) -> InnerMessage:
         topic = self._failed.dead_letter_topic(queue.group).topic_name
-        return topic, dead_letter(record, topic, original_topic(record.topic, queue.group))
+        return dead_letter(record, topic, original_topic(record.topic, queue.group))
 
 
 def _do_nothing() -> None:
@@ -245,7 +258,7 @@ def record_at(store: MessageStore, topic: str, queue_id: int, offset: int) -> St
         return None
 
 
-def retry_copy(record: StoredRecord, topic: str, group: str, pop_time: int) -> InnerMessage:
+def retry_copy(record: StoredRecord, topic: str, group: str, pop_time: int, *, queue_id: int) -> InnerMessage:
     """Return the retry copy of a message, including its group and the time of its first pop."""
     properties, text = record.properties, record.properties_text
     if properties.get(ORIGIN_GROUP, group) != group:
@@ -257,7 +270,7 @@ def retry_copy(record: StoredRecord, topic: str, group: str, pop_time: int) -> I
         longer = PropertiesText(text).plus({name: value}).text + PROPERTY_SEPARATOR
         if len(longer.encode()) <= MAX_PROPERTIES_BYTES:
             text = longer
-    return next_attempt(record, topic, queue_id=0, properties=text)
+    return next_attempt(record, topic, queue_id=queue_id, properties=text)
 
 
 def dead_letter(record: StoredRecord, topic: str, original: str) -> InnerMessage:

@@ -160,7 +160,7 @@ class PopSnapshot:
 
     def _has_copy(self, entry: Revived) -> bool:
         """Return whether the log also contains the copy that must follow an entry."""
-        return not entry.copy_topic or entry.copy_offset < self._store.stored_end(entry.copy_topic, 0)
+        return not entry.copy_topic or entry.copy_offset < self._store.stored_end(entry.copy_topic, entry.copy_queue)
 
     # --- writing --------------------------------------------------------------------------------
     async def save(self) -> None:

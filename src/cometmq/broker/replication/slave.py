@@ -70,7 +70,7 @@ _REAL_TOPIC: Final = re.compile(rb"\b" + property_mark(REAL_TOPIC).encode() + rb
 
 
 class UnknownTopics:
-    """Creates missing topics for replicated messages, so that no message is hidden.
+    """Creates missing topics, and queues of retry topics, for replicated messages, so that no message is hidden.
 
     The master may fail before the slave copies the table of topics again.
     """
@@ -88,7 +88,7 @@ class UnknownTopics:
             if queue.topic in _WAITING_TOPICS:
                 for topic in self._waited_for(queue):
                     made = self._topics.note_queue(topic, 0) or made
-            elif self._topics.get(queue.topic) is None:
+            elif (known := self._topics.get(queue.topic)) is None or queue.queue_id >= known.read_queue_nums:
                 made = self._topics.note_queue(queue.topic, queue.queue_id) or made
         return made
 

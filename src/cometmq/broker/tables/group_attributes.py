@@ -17,6 +17,8 @@ from cometmq.broker.limits import MAX_ATTRIBUTES_CHARS
 from cometmq.broker.tables.topic_attributes import LONG_MAX, TopicAttributeError, altered, in_range, one_of
 from cometmq.remoting.bodies import SubscriptionGroupConfig
 
+_PRIORITY_FACTOR: Final = "priority.factor"
+_PRIORITY_FACTOR_MAX: Final = 100
 LITE_BIND_TOPIC: Final = "lite.bind.topic"
 _LITE_SUB_MODEL: Final = "lite.sub.model"
 _RESETS_ON_EVICTION: Final = "lite.sub.reset.offset.exclusive"
@@ -34,6 +36,7 @@ def _any_text(_value: str) -> None:
 
 _bool: Final = one_of("true", "false")
 _CHECKS: Final[Mapping[str, Callable[[str], None]]] = {
+    _PRIORITY_FACTOR: in_range(0, _PRIORITY_FACTOR_MAX),
     LITE_BIND_TOPIC: _any_text,
     _LITE_SUB_MODEL: one_of("Shared", _EXCLUSIVE),
     _RESETS_ON_EVICTION: _bool,
@@ -63,6 +66,16 @@ def changed_group(known: SubscriptionGroupConfig | None, asked: SubscriptionGrou
     for name, value in change.items():
         _CHECKS.get(name, _any_text)(value)
     return asked
+
+
+def priority_factor(config: SubscriptionGroupConfig | None) -> int:
+    """Return the percentage of a group's pops that read a topic of type PRIORITY by priority."""
+    if config is None or config.attributes is UNSET or not config.attributes:
+        return _PRIORITY_FACTOR_MAX
+    try:
+        return int(config.attributes.get(_PRIORITY_FACTOR, _PRIORITY_FACTOR_MAX))
+    except ValueError:
+        return _PRIORITY_FACTOR_MAX
 
 
 @dataclass(frozen=True, slots=True)

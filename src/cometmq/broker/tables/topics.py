@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from cometmq.broker.config import SLAVE, BrokerConfig, LiveConfig
 from cometmq.broker.limits import MAX_TOPIC_QUEUES, MAX_TOPICS
 from cometmq.broker.tables.versioned_table import INT32_MAX, VersionedTable
@@ -22,6 +24,7 @@ from cometmq.message.names import (
     PERM_INHERIT,
     PERM_READ,
     PERM_WRITE,
+    RETRY_PREFIX,
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
     SYSTEM_TOPICS,
@@ -154,11 +157,18 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
 
     # --- changing -------------------------------------------------------------------------------
     def note_queue(self, topic: str, queue_id: int) -> bool:
-        """Create a topic for a slave's messages if the table lacks it; return whether it was created.
+        """Create a topic for a slave's messages if the table lacks it, or give a retry topic more queues.
 
         Otherwise the messages would be hidden if the slave became the master before it copies the table of topics.
+        Return whether the table changed.
         """
-        if topic in self._table or topic in SYSTEM_TOPICS or self.is_full or check_topic(topic) is not None:
+        known = self._table.get(topic)
+        if known is not None:
+            if not topic.startswith(RETRY_PREFIX) or queue_id < known.read_queue_nums:
+                return False
+            self.enlarge(known, queue_id + 1)
+            return True
+        if topic in SYSTEM_TOPICS or self.is_full or check_topic(topic) is not None:
             return False
         queues = _SINGLE_QUEUE if topic.startswith("%") else self._live.current.default_topic_queue_nums
         self.put(_topic(topic, max(queues, queue_id + 1)))
@@ -204,6 +214,15 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
         created = _topic(topic, queue_nums, READ_WRITE, topic_sys_flag)
         self.put(created)
         return created
+
+    def enlarge(self, topic: TopicConfig, queue_nums: int) -> TopicConfig:
+        """Give one of the broker's own topics more queues, and return it. Like a new topic, it is saved before messages
+        are stored in it, so that a crash does not hide them.
+        """
+        larger = msgspec.structs.replace(topic, read_queue_nums=queue_nums, write_queue_nums=queue_nums)
+        self.put(larger)
+        self.writer.added(topic.topic_name)
+        return larger
 
 
 def _topic(name: str, queues: int, perm: int = READ_WRITE, topic_sys_flag: int = 0) -> TopicConfig:

@@ -51,6 +51,14 @@ class FailedMessages:
         """
         return self.topic(dlq_topic(group), _DLQ_QUEUES)
 
+    def pop_retry_topic(self, name: str, queue_nums: int) -> TopicConfig:
+        """Return a POP retry topic that has at least this number of queues; create or enlarge it if necessary.
+
+        :raises RefusedError: the maximum number of topics has been reached.
+        """
+        topic = self.topic(name, queue_nums)
+        return topic if topic.read_queue_nums >= queue_nums else self._topics.enlarge(topic, queue_nums)
+
     def topic(self, name: str, queue_nums: int, topic_sys_flag: int = 0) -> TopicConfig:
         """Return a retry topic; create it if it is missing.
 
