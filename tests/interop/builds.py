@@ -151,6 +151,13 @@ def java_client_five(version: str) -> Path:
     return built(Build(f"java-client-five-{version}", _files("five/java"), make))
 
 
+def java_client_lite() -> Path:
+    """The Java program for lite topics, which need version 5.2.0 of Apache's client: `classes` and `lib`."""
+    java()
+    make = partial(_maven, "five/lite/java", "5.2.0", ("compile",))
+    return built(Build("java-client-lite", _files("five/lite/java"), make))
+
+
 def python_client_five() -> Path:
     """A virtual environment with Apache's Python client: `bin/python`."""
     requirements = HERE / "five" / "python" / "requirements.txt"

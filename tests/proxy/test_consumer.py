@@ -264,11 +264,6 @@ async def test_offsets_are_asked_and_set(client: Client) -> None:
     assert offset.offset == 1
 
 
-async def test_lite_topics_are_refused(client: Client) -> None:
-    answer = await client.ask("SyncLiteSubscription", v2.SyncLiteSubscriptionRequest(topic=T, group=G))
-    assert answer.status.code == Code.UNSUPPORTED
-
-
 async def test_a_tag_of_ten_thousand_characters_is_subscribed_to(client: Client) -> None:
     tag = "t" * 10_000
     expression = v2.FilterExpression(type=v2.FilterType.TAG, expression=tag)

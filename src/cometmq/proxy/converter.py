@@ -51,6 +51,8 @@ RESERVED: Final = names.RESERVED_NAMES | {
     "TIMER_DEQUEUE_MS",
     "TIMER_DEL_UNIQKEY",
     *names.TIMER_NAMES,
+    names.LITE_TOPIC,
+    names.INNER_MULTI_DISPATCH,
 }
 """Properties that users can neither set nor receive: those of RocketMQ 4.9 and those added in version 5."""
 _NANOS_OF_A_MILLISECOND: Final = 1_000_000
@@ -156,4 +158,6 @@ def type_of(properties: Mapping[str, str]) -> v2.MessageType:
         return v2.MessageType.DELAY
     if names.SHARDING_KEY in properties:
         return v2.MessageType.FIFO
-    return v2.MessageType.PRIORITY if names.PRIORITY in properties else v2.MessageType.NORMAL
+    if names.PRIORITY in properties:
+        return v2.MessageType.PRIORITY
+    return v2.MessageType.LITE if names.LITE_TOPIC in properties else v2.MessageType.NORMAL

@@ -87,12 +87,20 @@ def timestamp_bytes(ms: int) -> bytes:
 
 
 # --- messages -------------------------------------------------------------------------------------
-def message_bytes(message: MessageExt, topic: bytes, *, handle: str | None = None, attempt: int | None = None) -> bytes:
+def message_bytes(
+    message: MessageExt,
+    topic: bytes,
+    *,
+    handle: str | None = None,
+    attempt: int | None = None,
+    offset: int | None = None,
+) -> bytes:
     """Encode a stored message as a ``Message``.
 
     :param topic: the topic of the message as the client knows it, as an encoded ``Resource``.
     :param handle: the receipt handle, if the message is delivered by a pop.
     :param attempt: the delivery attempt; by default computed from the stored retries.
+    :param offset: the offset in the lite topic; by default the message's offset in its queue.
     """
     data, at = message.place
     properties = message.properties
@@ -122,7 +130,7 @@ def message_bytes(message: MessageExt, topic: bytes, *, handle: str | None = Non
         b"" if due is None else field(b"\x5a", timestamp_bytes(due)),
         b"" if handle is None else field(b"\x62", handle.encode()),
         b"\x68" + varint(queue_id) if queue_id else b"",
-        b"\x70" + varint(queue_offset),
+        b"\x70" + varint(queue_offset if offset is None else offset),
         b"\x80\x01" + varint(min(retries + 1 if attempt is None else attempt, _INT32_MAX)),
     ]
     parts += _rare_fields(properties)
@@ -163,6 +171,9 @@ def _rare_fields(properties: Mapping[str, str]) -> list[bytes]:
     if dead is not None:
         origin = optional(b"\x12", properties.get(DLQ_MESSAGE_ID, "").encode())
         parts.append(field(b"\xa2\x01", optional(b"\x0a", dead.encode()) + origin))
+    lite = properties.get(names.LITE_TOPIC)
+    if lite is not None:
+        parts.append(field(b"\xaa\x01", lite.encode()))
     priority = names.read_priority(properties.get(names.PRIORITY))
     if priority >= 0:
         parts.append(b"\xb0\x01" + varint(priority))

@@ -34,6 +34,8 @@ class Delivery(NamedTuple):
     handle: ReceiptHandle
     log_offset: int
     """Offset of the message in the broker's log."""
+    lite_topic: str | None = None
+    """The lite topic of the message, to whose messages the handle's queue offset belongs."""
 
     @property
     def ends_ms(self) -> int:
@@ -81,18 +83,18 @@ def _expired() -> ProxyError:
     return ProxyError(Code.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
 
 
-def parse_delivery(topic: str, group: str, text: str, *, now_ms: int) -> Delivery:
+def parse_delivery(topic: str, group: str, text: str, *, now_ms: int, lite_topic: str | None = None) -> Delivery:
     """Parse the receipt handle of a message that is still invisible.
 
     :raises ProxyError: the handle is malformed or expired.
     """
-    delivery = read_delivery(topic, group, text)
+    delivery = read_delivery(topic, group, text, lite_topic)
     if delivery.ends_ms <= now_ms:
         raise _expired()
     return delivery
 
 
-def read_delivery(topic: str, group: str, text: str) -> Delivery:
+def read_delivery(topic: str, group: str, text: str, lite_topic: str | None = None) -> Delivery:
     """Parse a receipt handle.
 
     :raises ProxyError: the handle is malformed.
@@ -104,7 +106,7 @@ def read_delivery(topic: str, group: str, text: str) -> Delivery:
     parts = text.split(" ", _POP_PARTS + 1)
     last = parts[_POP_PARTS] if len(parts) > _POP_PARTS else ""
     is_offset = last.isascii() and last.isdigit() and len(last) <= _MAX_OFFSET_DIGITS
-    return Delivery(topic, group, handle, int(last) if is_offset else 0)
+    return Delivery(topic, group, handle, int(last) if is_offset else 0, lite_topic)
 
 
 async def acknowledge(link: Link, delivery: Delivery) -> None:
@@ -119,12 +121,17 @@ async def acknowledge(link: Link, delivery: Delivery) -> None:
         queue_id=handle.queue_id,
         extra_info=handle.encode(),
         offset=handle.queue_offset,
+        lite_topic=delivery.lite_topic,
     )
     (await link.ask(handle.broker_name, RequestCode.ACK_MESSAGE, header)).checked()
 
 
-async def change_invisible_time(link: Link, delivery: Delivery, invisible_ms: int) -> Delivery:
+async def change_invisible_time(
+    link: Link, delivery: Delivery, invisible_ms: int, *, suspend: bool = False
+) -> Delivery:
     """Make a message visible again after a given time; return the delivery with its new handle.
+
+    :param suspend: the delivery of a message of a lite topic does not count as an attempt.
 
     :raises ProxyError: the broker refuses.
     """
@@ -136,6 +143,8 @@ async def change_invisible_time(link: Link, delivery: Delivery, invisible_ms: in
         extra_info=handle.encode(),
         offset=handle.queue_offset,
         invisible_time=invisible_ms,
+        lite_topic=delivery.lite_topic,
+        suspend=suspend,
     )
     reply = await link.ask(handle.broker_name, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
     changed = reply.checked().header(ChangeInvisibleTimeResponseHeader)

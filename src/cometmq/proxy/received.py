@@ -6,17 +6,20 @@ The compiled core encodes usual messages; Python encodes the others, and all of 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import starmap
 from typing import Any, Final, NamedTuple
 
 from cometmq.core import CORE
 from cometmq.message.message import MessageExt, split_records
 from cometmq.message.pop_info import NORMAL_TOPIC, HandleError, ReceiptHandle, parse_handle
-from cometmq.message.properties import POP_CK
+from cometmq.message.properties import INNER_MULTI_QUEUE_OFFSET, LITE_TOPIC, POP_CK
+from cometmq.message.record import RecordError
 from cometmq.proxy.backend.backend import Reply
 from cometmq.proxy.converter import RESERVED, resource_of
 from cometmq.proxy.errors import ProxyError
 from cometmq.proxy.message_bytes import field, message_bytes
 from cometmq.proxy.protocol.v2 import Code
+from cometmq.remoting.lite.headers import PopLiteMessageResponseHeader
 from cometmq.remoting.pop_headers import PopMessageResponseHeader
 
 _MESSAGE: Final = b"\x12"
@@ -37,6 +40,7 @@ class Received(NamedTuple):
     """The delivery attempt, starting at 1."""
     tag: str | None
     message_id: str
+    lite_topic: str | None = None
 
 
 def read_pop(reply: Reply, *, topic: str, broker: str, max_attempts: int) -> Sequence[Received]:
@@ -56,11 +60,66 @@ def read_pop(reply: Reply, *, topic: str, broker: str, max_attempts: int) -> Seq
             counted = [(*place, times) for place, times in failures.items()]
             found = _CORE.read(data, resource, list(heads.items()), counted, max_attempts)
             if found is not None:
-                return list(map(Received._make, found))
+                return list(starmap(Received, found))
         return [_received(message, resource, heads, failures, max_attempts) for message in split_records(data, broker)]
     except (KeyError, ValueError, OverflowError, HandleError) as error:
         words = f"cannot read the broker's response to a pop: {error}"
         raise ProxyError(Code.INTERNAL_SERVER_ERROR, words) from error
+
+
+def read_lite_pop(reply: Reply, *, topic: str, broker: str, max_attempts: int) -> Sequence[Received]:
+    """Return the messages in a broker's response to a pop of lite topics; see :func:`read_pop`.
+
+    :raises ProxyError: the response is malformed.
+    """
+    try:
+        header = reply.header(PopLiteMessageResponseHeader)
+        messages = split_records(bytes(reply.body), broker)
+        attempts = _earlier_deliveries(header.order_count_info or "", len(messages))
+        resource = resource_of(topic).SerializeToString()
+        return [
+            _received_lite(message, resource, header, earlier + 1, max_attempts)
+            for message, earlier in zip(messages, attempts, strict=True)
+        ]
+    except (ValueError, OverflowError, RecordError) as error:
+        words = f"cannot read the broker's response to a pop of lite topics: {error}"
+        raise ProxyError(Code.INTERNAL_SERVER_ERROR, words) from error
+
+
+def lite_offset(message: MessageExt) -> int:
+    """Return a message's offset in its lite topic.
+
+    :raises ValueError: the message has none.
+    """
+    return int(message.properties.get(INNER_MULTI_QUEUE_OFFSET, ""))
+
+
+def _received_lite(
+    message: MessageExt, resource: bytes, header: PopLiteMessageResponseHeader, attempt: int, max_attempts: int
+) -> Received:
+    offset = lite_offset(message)
+    place = ReceiptHandle(
+        *(offset, header.pop_time, header.invisible_time, header.revive_qid, NORMAL_TOPIC),
+        *(message.broker_name, 0, offset),
+    )
+    handle = f"{place.encode()} {message.commit_log_offset}"
+    response = b""
+    if attempt <= max_attempts:
+        encoded = message_bytes(message, resource, handle=handle, attempt=attempt, offset=offset)
+        response = field(_MESSAGE, encoded)
+    return Received(response, handle, attempt, message.tags, message.msg_id, message.properties.get(LITE_TOPIC))
+
+
+def _earlier_deliveries(info: str, count: int) -> Sequence[int]:
+    """Parse orderCountInfo for lite topics: the number of earlier deliveries of each message, or nothing if all are
+    delivered for the first time.
+
+    Apache's brokers write ``n``, or ``kind queue n`` as for ordered pops.
+    """
+    parts = info.split(";")
+    if len(parts) != count:
+        return [0] * count
+    return [int(part.rpartition(" ")[2] or 0) for part in parts]
 
 
 def _received(message: MessageExt, resource: bytes, heads: _Heads, failures: _Failures, max_attempts: int) -> Received:

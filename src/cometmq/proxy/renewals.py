@@ -110,12 +110,12 @@ class Renewals:
         """True if another message can be renewed."""
         return len(self._renewals) < MAX_RENEWED_HANDLES
 
-    def add(self, session: ClientSession, topic: str, group: str, handle: str) -> None:
+    def add(self, session: ClientSession, topic: str, group: str, handle: str, lite_topic: str | None = None) -> None:
         """Start renewing a message.
 
         :raises ProxyError: the handle is malformed.
         """
-        delivery = read_delivery(topic, group, handle)
+        delivery = read_delivery(topic, group, handle, lite_topic)
         self._renewals[session.key, group, handle] = _Renewal(session, delivery, self._clock.now_ms())
 
     def find(self, session: ClientSession, topic: str, group: str, first_handle: str) -> Delivery | None:
@@ -174,6 +174,7 @@ class Renewals:
         if renewal.delivery.ends_ms - self._clock.now_ms() <= _RELEASE_MS:
             return
         try:
-            await change_invisible_time(renewal.session.link, renewal.delivery, _RELEASE_MS)
+            is_lite = renewal.delivery.lite_topic is not None
+            await change_invisible_time(renewal.session.link, renewal.delivery, _RELEASE_MS, suspend=is_lite)
         except ProxyError as error:
             _log.info("cannot release a removed client's message for group %s: %s", renewal.delivery.group, error)

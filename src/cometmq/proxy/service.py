@@ -8,9 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from cometmq.proxy.context import EndpointContext
-from cometmq.proxy.errors import ProxyError
 from cometmq.proxy.protocol import v2
-from cometmq.proxy.protocol.v2 import Code
 from cometmq.proxy.renewals import Renewals
 from cometmq.proxy.rpc.call import Call, Method
 from cometmq.proxy.rpc.status import GrpcError, GrpcStatus
@@ -19,6 +17,7 @@ from cometmq.proxy.services.clients import ClientService
 from cometmq.proxy.services.commands import ClientCommands
 from cometmq.proxy.services.dead_letters import DeadLetterService
 from cometmq.proxy.services.failures import status_of
+from cometmq.proxy.services.lite import LiteService
 from cometmq.proxy.services.offsets import OffsetService
 from cometmq.proxy.services.receive import ReceiveService
 from cometmq.proxy.services.routes import RouteService
@@ -51,7 +50,7 @@ def methods_of(context: EndpointContext, renewals: Renewals, commands: ClientCom
         "UpdateOffset": offsets.update_offset,
         "GetOffset": offsets.get_offset,
         "QueryOffset": offsets.query_offset,
-        "SyncLiteSubscription": _refuse_lite_topics,
+        "SyncLiteSubscription": LiteService(context).sync_lite_subscription,
         "PullMessage": offsets.pull_message,
     }
     methods = {
@@ -102,7 +101,3 @@ def _direct(name: str, decode: Callable[[bytes], Any], handler: Direct) -> Calla
             return encoded
 
     return handle
-
-
-async def _refuse_lite_topics(_call: Call, _request: v2.SyncLiteSubscriptionRequest) -> v2.SyncLiteSubscriptionResponse:
-    raise ProxyError(Code.UNSUPPORTED, "lite topics are not supported: subscribe to the topic itself")

@@ -22,6 +22,7 @@ from cometmq.proxy.backend.backend import Backend, BrokerRequest, ClientIdentity
 from cometmq.proxy.converter import ms_of
 from cometmq.proxy.errors import OK, ProxyError
 from cometmq.proxy.limits import GRPC_SILENT_SECONDS, MAX_GRPC_CLIENTS
+from cometmq.proxy.lite import unsubscribe
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.proxy.rpc.call import Call
@@ -125,7 +126,10 @@ class ClientSession:
     :param connect: opens the client's link to the brokers.
     """
 
-    __slots__ = ("_resend_timer", "called_at", "heartbeat", "identity", "key", "link", "settings", "state", "stream")
+    __slots__ = (
+        *("_resend_timer", "called_at", "heartbeat", "identity", "key", "link", "lite", "settings", "state"),
+        "stream",
+    )
 
     def __init__(
         self, account: str | None, identity: ClientIdentity, connect: Callable[[ClientSession], Link], called_at: float
@@ -136,6 +140,8 @@ class ClientSession:
         self.settings: ClientSettings | None = None
         self.heartbeat: HeartbeatData | None = None
         """The last heartbeat for the brokers."""
+        self.lite: tuple[str, str] | None = None
+        """The group and the topic with which the client subscribed to lite topics."""
         self.stream: CommandStream | None = None
         self.called_at = called_at
         """Monotonic time in seconds of the client's last call or of the end of its stream."""
@@ -303,9 +309,10 @@ class Sessions:
             session.stream.close()
         self._closing.start(self._close_link(session), "unregister a gRPC client")
 
-    @staticmethod
-    async def _close_link(session: ClientSession) -> None:
+    async def _close_link(self, session: ClientSession) -> None:
         try:
+            if session.lite is not None:
+                await unsubscribe(self._backend, session.link, session.identity.client_id, *session.lite)
             await session.link.close(session.heartbeat)
         except Exception as error:
             _log.info("cannot unregister client %s from the brokers yet: %s", session.identity.client_id, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -13,7 +14,9 @@ from cometmq.proxy.errors import ProxyError, refused
 from cometmq.proxy.http2.connection import Http2Connection
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.remoting.bodies import HeartbeatData, SubscriptionGroupConfig, TopicConfig
+from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.headers import Header, from_ext
+from cometmq.remoting.lite.headers import PopLiteMessageRequestHeader
 from cometmq.remoting.pop_headers import PopMessageRequestHeader
 from cometmq.remoting.processors import Buffer, Response
 
@@ -22,6 +25,10 @@ H = TypeVar("H", bound=Header)
 ASK_SECONDS: Final = 3.0
 """Time limit for requests to a broker that do not wait for messages."""
 MESSAGE_TYPE: Final = "message.type"
+_BIND_TOPIC: Final = "lite.bind.topic"
+_LITE_QUOTA: Final = "lite.sub.client.quota"
+_DEFAULT_LITE_QUOTA: Final = 2_000
+_ANY_NUMBER: Final = 2**31 - 1
 NORMAL: Final = "NORMAL"
 MIXED: Final = "MIXED"
 """The ``message.type`` of a topic that accepts messages of every type."""
@@ -93,6 +100,10 @@ class GroupInfo:
     is_orderly: bool = False
     backoff_ms: tuple[int, ...] = ()
     """Pauses before retries; empty if the group uses RocketMQ's delay levels."""
+    bind_topic: str = ""
+    """The topic whose lite topics the group reads; empty if it reads no lite topics."""
+    lite_quota: int = _DEFAULT_LITE_QUOTA
+    """Maximum number of lite topics to which one client of the group subscribes."""
 
     @classmethod
     def of(cls, config: SubscriptionGroupConfig) -> GroupInfo:
@@ -101,6 +112,8 @@ class GroupInfo:
             config.retry_max_times,
             config.consume_message_orderly is True,
             _customized_pauses(config.group_retry_policy),
+            _attribute(config, _BIND_TOPIC) or "",
+            _lite_quota(_attribute(config, _LITE_QUOTA)),
         )
 
 
@@ -111,6 +124,20 @@ def _customized_pauses(policy: Any) -> tuple[int, ...]:
     if not isinstance(pauses, list) or not all(type(pause) is int for pause in pauses):
         return ()
     return tuple(pauses)
+
+
+def _attribute(config: SubscriptionGroupConfig, name: str) -> str | None:
+    """Return an attribute of a group; some tools store its name with a leading plus sign."""
+    attributes = config.attributes or {}
+    return attributes.get(name) or attributes.get(f"+{name}")
+
+
+def _lite_quota(text: str | None) -> int:
+    """Return the number of lite topics that a client may have; a negative attribute means any number."""
+    with suppress(ValueError):
+        quota = int(text or _DEFAULT_LITE_QUOTA)
+        return min(quota, _ANY_NUMBER) if quota >= 0 else _ANY_NUMBER
+    return _DEFAULT_LITE_QUOTA
 
 
 def message_type_of(config: TopicConfig) -> str:
@@ -169,8 +196,18 @@ Acknowledged = Callable[[Sequence[int], ProxyError | None], None]
 """Called with the positions of messages, and the error if they could not be acknowledged."""
 
 
+AnyPop = PopMessageRequestHeader | PopLiteMessageRequestHeader
+"""The header of a pop of a topic, or of a topic's lite topics."""
+
+
 Popped = Callable[[Reply | BaseException], None]
 """Called with the response to a pop, or with the error if there is none."""
+
+
+def pop_code(header: AnyPop) -> RequestCode:
+    """Return the request code of a pop."""
+    is_lite = isinstance(header, PopLiteMessageRequestHeader)
+    return RequestCode.POP_LITE_MESSAGE if is_lite else RequestCode.POP_MESSAGE
 
 
 class Link(Protocol):
@@ -184,7 +221,7 @@ class Link(Protocol):
         :raises ProxyError: the broker is unknown, or does not answer in time.
         """
 
-    def pop(self, broker: str, header: PopMessageRequestHeader, done: Popped) -> None:
+    def pop(self, broker: str, header: AnyPop, done: Popped) -> None:
         """Pop messages from the master with the given broker name.
 
         :param done: called once, in any context; it must not raise. It may be called before this method returns.

@@ -22,6 +22,7 @@ from cometmq.proxy.backend.backend import (
     MIXED,
     NORMAL,
     Acknowledged,
+    AnyPop,
     BrokerQueues,
     BrokerRequest,
     CallsPeer,
@@ -37,6 +38,7 @@ from cometmq.proxy.backend.backend import (
     heartbeat_body,
     message_type_of,
     no_route,
+    pop_code,
 )
 from cometmq.proxy.errors import ProxyError
 from cometmq.proxy.limits import HEARTBEAT_BROKER_SECONDS, MAX_FLEET_TOPICS, TOPIC_CACHE_SECONDS
@@ -60,7 +62,7 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.connections.client_connection import ClientConnection
 from cometmq.remoting.errors import RemotingError, RemotingTimeoutError
 from cometmq.remoting.headers import CheckTransactionStateRequestHeader, Header, UnregisterClientRequestHeader
-from cometmq.remoting.pop_headers import PopMessageRequestHeader
+from cometmq.remoting.lite.headers import NotifyUnsubscribeLiteRequestHeader
 from cometmq.remoting.processors import ProcessorTable, Request, Response
 from cometmq.remoting.security import Security
 
@@ -95,10 +97,10 @@ class FleetLink:
         """See :class:`~cometmq.proxy.backend.backend.Link`."""
         return await self._fleet.ask(broker, code, header, body, timeout_s=timeout_s)
 
-    def pop(self, broker: str, header: PopMessageRequestHeader, done: Popped) -> None:
+    def pop(self, broker: str, header: AnyPop, done: Popped) -> None:
         """See :class:`~cometmq.proxy.backend.backend.Link`."""
         timeout_s = header.poll_time / 1000 + ASK_SECONDS
-        asked = asyncio.ensure_future(self.ask(broker, RequestCode.POP_MESSAGE, header, timeout_s=timeout_s))
+        asked = asyncio.ensure_future(self.ask(broker, pop_code(header), header, timeout_s=timeout_s))
         asked.add_done_callback(lambda _: None if asked.cancelled() else done(asked.exception() or asked.result()))
 
     def acknowledge(self, handles: Sequence[PoppedHandle], _done: Acknowledged) -> Sequence[int]:
@@ -158,6 +160,9 @@ class FleetBackend:
         )
         processors.register(
             RequestCode.CONSUME_MESSAGE_DIRECTLY, ConsumeMessageDirectlyResultRequestHeader, self._pass_to_client
+        )
+        processors.register(
+            RequestCode.NOTIFY_UNSUBSCRIBE_LITE, NotifyUnsubscribeLiteRequestHeader, self._pass_to_client
         )
         self.clock: Final = clock
         self.links: Final[set[FleetLink]] = set()
@@ -336,10 +341,12 @@ class FleetBackend:
     def _pass_to_client(
         self,
         connection: ClientConnection,
-        request: Request[GetConsumerRunningInfoRequestHeader] | Request[ConsumeMessageDirectlyResultRequestHeader],
+        request: Request[GetConsumerRunningInfoRequestHeader]
+        | Request[ConsumeMessageDirectlyResultRequestHeader]
+        | Request[NotifyUnsubscribeLiteRequestHeader],
         body: bytes,
     ) -> Response | None:
-        """Pass an administrator's request on to its target client."""
+        """Pass a request of a broker or of an administrator on to its target client."""
         client_id, broker = request.header.client_id, getattr(request.header, "broker_name", None)
         link = next((link for link in self.links if link.client_id == client_id), None)
         if link is None:

@@ -22,6 +22,7 @@ from cometmq.periodic import Alarm, Deadlines
 from cometmq.proxy.backend.backend import (
     ASK_SECONDS,
     Acknowledged,
+    AnyPop,
     BrokerQueues,
     BrokerRequest,
     CallsPeer,
@@ -37,6 +38,7 @@ from cometmq.proxy.backend.backend import (
     heartbeat_body,
     message_type_of,
     no_route,
+    pop_code,
 )
 from cometmq.proxy.backend.plain_calls import CallLimits, PlainCalls
 from cometmq.proxy.errors import ProxyError, refused
@@ -47,7 +49,6 @@ from cometmq.remoting.codes import CURRENT_VERSION, RequestCode
 from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.headers import Header, NoHeader
 from cometmq.remoting.permissions import CALLER
-from cometmq.remoting.pop_headers import PopMessageRequestHeader
 from cometmq.remoting.processors import Buffer, Request, Response
 from cometmq.remoting.server_connection import ServerConnection
 
@@ -232,10 +233,10 @@ class LocalLink:
         self._request(broker, code, header, body, partial(_resolve, future), timeout_s)
         return future
 
-    def pop(self, broker: str, header: PopMessageRequestHeader, done: Popped) -> None:
+    def pop(self, broker: str, header: AnyPop, done: Popped) -> None:
         """See :class:`~cometmq.proxy.backend.backend.Link`."""
         timeout_s = header.poll_time / 1000 + ASK_SECONDS
-        self._request(broker, RequestCode.POP_MESSAGE, header, b"", done, timeout_s)
+        self._request(broker, pop_code(header), header, b"", done, timeout_s)
 
     def _request(
         self, broker: str, code: int, header: Header | None, body: bytes, done: Popped, timeout_s: float

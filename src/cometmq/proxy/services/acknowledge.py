@@ -44,6 +44,11 @@ class AcknowledgeService:
         now_ms = self._context.clock.now_ms()
         renewals = self._renewals
         acks = _Acks(call, [(entry.message_id, entry.receipt_handle) for entry in entries], renewals, session, group)
+        if any(entry.lite_topic for entry in entries):
+            acks.places.extend(range(len(entries)))
+            lites = [entry.lite_topic or None for entry in entries]
+            call.start_task(self._request_each(call, session, acks, topic, range(len(entries)), lites))
+            return
         popped: list[PoppedHandle] = []
         for place, (_, text) in enumerate(acks.entries):
             try:
@@ -59,15 +64,26 @@ class AcknowledgeService:
             self._context.backend.accept_acks(call.peer, session, renewals)
 
     async def _request_each(
-        self, call: Call, session: ClientSession, acks: _Acks, topic: str, positions: Sequence[int]
+        self,
+        call: Call,
+        session: ClientSession,
+        acks: _Acks,
+        topic: str,
+        positions: Sequence[int],
+        lites: Sequence[str | None] | None = None,
     ) -> None:
-        """Acknowledge messages with a request for each, some at a time, so that other calls get their share."""
+        """Acknowledge messages with a request for each, some at a time, so that other calls get their share.
+
+        :param lites: the lite topic of each message; ``None`` if there are none.
+        """
 
         async def one(position: int) -> None:
             error: ProxyError | None = None
             try:
-                text = acks.entries[acks.places[position]][1]
-                await acknowledge(session.link, self._delivery(session, topic, acks.group, text))
+                place = acks.places[position]
+                lite = None if lites is None else lites[place]
+                delivery = self._delivery(session, topic, acks.group, acks.entries[place][1], lite)
+                await acknowledge(session.link, delivery)
             except ProxyError as found:
                 error = found
             acks.acknowledged((position,), error)
@@ -79,13 +95,13 @@ class AcknowledgeService:
             await call.wait_for_time(0, LARGE_ANSWER_BYTES)
             await asyncio.gather(*(one(position) for position in positions[first : first + _REQUESTS_AT_ONCE]))
 
-    def _delivery(self, session: ClientSession, topic: str, group: str, text: str) -> Delivery:
+    def _delivery(self, session: ClientSession, topic: str, group: str, text: str, lite: str | None = None) -> Delivery:
         """Return the delivery for a receipt handle, or the current delivery if the message is being renewed.
 
         :raises ProxyError: the handle is malformed or expired.
         """
         renewed = self._renewals.find(session, topic, group, text)
-        return renewed or parse_delivery(topic, group, text, now_ms=self._context.clock.now_ms())
+        return renewed or parse_delivery(topic, group, text, now_ms=self._context.clock.now_ms(), lite_topic=lite)
 
     async def change_invisible_duration(
         self, call: Call, request: v2.ChangeInvisibleDurationRequest
@@ -102,8 +118,8 @@ class AcknowledgeService:
         if invisible_ms < 0:
             raise ProxyError(Code.ILLEGAL_INVISIBLE_TIME, "the invisibleTime is too small. min is 0")
         text = request.receipt_handle
-        delivery = self._delivery(session, topic, group, text)
-        changed = await change_invisible_time(session.link, delivery, invisible_ms)
+        delivery = self._delivery(session, topic, group, text, request.lite_topic or None)
+        changed = await change_invisible_time(session.link, delivery, invisible_ms, suspend=request.suspend)
         self._renewals.remove(session, group, text)
         return v2.ChangeInvisibleDurationResponse(status=OK, receipt_handle=changed.encode())
 

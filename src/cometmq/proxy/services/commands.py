@@ -1,9 +1,10 @@
 """Sends brokers' requests to clients over Telemetry (``GrpcClientChannel``).
 
-CHECK_TRANSACTION_STATE (request code 39) asks a producer about a half message. GET_CONSUMER_RUNNING_INFO (request code
-307) with ``jstackEnable`` asks a client for the stacks of its threads, and CONSUME_MESSAGE_DIRECTLY (request code 309)
-lets a push consumer consume one message. The commands for the last two contain a nonce, which the client's answer
-repeats. The broker waits some seconds for the answer; a later answer, or an answer from another client, is dropped.
+CHECK_TRANSACTION_STATE (request code 39) asks a producer about a half message. NOTIFY_UNSUBSCRIBE_LITE (request code
+200073) tells a consumer that it has lost a lite topic. GET_CONSUMER_RUNNING_INFO (request code 307) with
+``jstackEnable`` asks a client for the stacks of its threads, and CONSUME_MESSAGE_DIRECTLY (request code 309) lets a
+push consumer consume one message. The commands for the last two contain a nonce, which the client's answer repeats. The
+broker waits some seconds for the answer; a later answer, or an answer from another client, is dropped.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from cometmq.remoting.admin_bodies import ConsumeMessageDirectlyResult, Consumer
 from cometmq.remoting.admin_headers import GetConsumerRunningInfoRequestHeader
 from cometmq.remoting.bodies import encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.lite.headers import NotifyUnsubscribeLiteRequestHeader
 from cometmq.remoting.processors import Response
 
 _log = logging.getLogger(__name__)
@@ -64,6 +66,8 @@ class ClientCommands:
             self._get_running_info(session, request)
         elif request.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
             self._consume_directly(session, request)
+        elif request.code == RequestCode.NOTIFY_UNSUBSCRIBE_LITE:
+            _unsubscribe_lite(session, request)
 
     def _get_running_info(self, session: ClientSession, request: BrokerRequest) -> None:
         assert isinstance(request.header, GetConsumerRunningInfoRequestHeader)
@@ -123,6 +127,16 @@ def _response(session: ClientSession, kind: str | None, answer: v2.TelemetryComm
         return Response(ResponseCode.NO_PERMISSION, remark="the client cannot verify ordered messages")
     reason = answer.status.message or f"status {code}"
     return Response(ResponseCode.SYSTEM_ERROR, remark=f"the client rejected the command: {reason}")
+
+
+def _unsubscribe_lite(session: ClientSession, request: BrokerRequest) -> None:
+    """Tell a client that another client of its exclusive group has taken a lite topic."""
+    assert isinstance(request.header, NotifyUnsubscribeLiteRequestHeader)
+    command = v2.NotifyUnsubscribeLiteCommand(lite_topic=request.header.lite_topic)
+    if session.stream is None or not session.stream.send_command(
+        v2.TelemetryCommand(notify_unsubscribe_lite_command=command)
+    ):
+        _log.info("client %s has no Telemetry stream to be told of a lite topic", session.identity.client_id)
 
 
 def _stack_command(nonce: str) -> v2.TelemetryCommand:

@@ -11,14 +11,14 @@ from typing import Final
 
 from cometmq.loop import TaskSet
 from cometmq.message.tags import split_tags
-from cometmq.proxy.backend.backend import GroupInfo, Reply
+from cometmq.proxy.backend.backend import AnyPop, GroupInfo, Reply
 from cometmq.proxy.context import EndpointContext
 from cometmq.proxy.converter import group_of, ms_of, topic_of
 from cometmq.proxy.errors import OK, ProxyError, refused
 from cometmq.proxy.limits import LARGE_ANSWER_BYTES
 from cometmq.proxy.message_bytes import field, timestamp_bytes
 from cometmq.proxy.protocol import v2
-from cometmq.proxy.protocol.v2 import Code, FilterType
+from cometmq.proxy.protocol.v2 import ClientType, Code, FilterType
 from cometmq.proxy.receipts import (
     Delivery,
     acknowledge,
@@ -26,12 +26,13 @@ from cometmq.proxy.receipts import (
     forward_to_dead_letters,
     read_delivery,
 )
-from cometmq.proxy.received import Received, read_pop
+from cometmq.proxy.received import Received, read_lite_pop, read_pop
 from cometmq.proxy.renewals import Renewals
 from cometmq.proxy.rpc.call import Call
 from cometmq.proxy.services.failures import status_of
 from cometmq.proxy.sessions import ClientSession, consumer_needs
 from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.lite.headers import PopLiteMessageRequestHeader
 from cometmq.remoting.pop_headers import MAX, PopMessageRequestHeader
 
 _log = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ class _Poll:
         self,
         call: Call,
         session: ClientSession,
-        header: PopMessageRequestHeader,
+        header: AnyPop,
         broker: str,
         *,
         max_attempts: int,
@@ -88,7 +89,24 @@ class _Poll:
 
     def delivery(self, received: Received) -> Delivery:
         """Return the delivery of a message."""
-        return read_delivery(self.header.topic, self.header.consumer_group, received.handle)
+        return read_delivery(self.header.topic, self.header.consumer_group, received.handle, received.lite_topic)
+
+    def received(self, reply: Reply, max_attempts: int) -> Sequence[Received]:
+        """Return the messages in the broker's response.
+
+        :param max_attempts: messages with more delivery attempts are not encoded.
+        :raises ProxyError: the response is malformed.
+        """
+        read = read_lite_pop if isinstance(self.header, PopLiteMessageRequestHeader) else read_pop
+        return read(reply, topic=self.header.topic, broker=self.broker, max_attempts=max_attempts)
+
+    def wanted_tags(self) -> frozenset[str] | None:
+        """Return the tags to which the client subscribes; ``None`` if the broker's choice is final."""
+        header = self.header
+        if isinstance(header, PopLiteMessageRequestHeader) or header.exp_type != _TAG:
+            return None
+        tags = header.exp or _ALL
+        return None if tags == _ALL else frozenset(split_tags(tags))
 
 
 class ReceiveService:
@@ -109,7 +127,7 @@ class ReceiveService:
             session = self._context.sessions.admit(call, consumer_needs(topic, group))
             times = self._poll_ms(call, session, request), self._invisible_ms(request)
             info = backend.known_group(group)
-            broker = request.message_queue.broker.name
+            broker = _broker_of(session, request)
             if info is None or not broker:
                 call.start_task(self._look_up(call, session, request, times))
             else:
@@ -122,7 +140,7 @@ class ReceiveService:
     ) -> None:
         try:
             info = await self._context.backend.group(group_of(request.group))
-            broker = request.message_queue.broker.name or await self._next_broker(topic_of(request.message_queue.topic))
+            broker = _broker_of(session, request) or await self._next_broker(topic_of(request.message_queue.topic))
             self._pop(self._poll(call, session, request, times, info, broker))
         except Exception as error:
             self._refuse(call, status_of(error, call))
@@ -137,6 +155,10 @@ class ReceiveService:
         broker: str,
     ) -> _Poll:
         poll_ms, invisible_ms = times
+        if info.bind_topic:
+            lite = self._lite_header(session, request, poll_ms, invisible_ms)
+            most = info.retry_max_times + 1
+            return _Poll(call, session, lite, broker, max_attempts=most, renews=request.auto_renew)
         expression = request.filter_expression
         header = PopMessageRequestHeader(
             consumer_group=group_of(request.group),
@@ -155,6 +177,21 @@ class ReceiveService:
         )
         max_attempts = _NO_LIMIT if info.is_orderly else info.retry_max_times + 1
         return _Poll(call, session, header, broker, max_attempts=max_attempts, renews=request.auto_renew)
+
+    def _lite_header(
+        self, session: ClientSession, request: v2.ReceiveMessageRequest, poll_ms: int, invisible_ms: int
+    ) -> PopLiteMessageRequestHeader:
+        """Return the request for messages of the lite topics to which a client subscribes."""
+        return PopLiteMessageRequestHeader(
+            client_id=session.identity.client_id,
+            consumer_group=group_of(request.group),
+            topic=topic_of(request.message_queue.topic),
+            max_msg_num=self._batch_size(request),
+            invisible_time=invisible_ms,
+            poll_time=poll_ms,
+            born_time=self._context.clock.now_ms(),
+            attempt_id=request.attempt_id or None,
+        )
 
     def _pop(self, poll: _Poll) -> None:
         poll.call.on_cancel = poll.cancel
@@ -253,10 +290,8 @@ class ReceiveService:
             raise ProxyError(Code.TOO_MANY_REQUESTS, reply.remark or "too many polls are waiting on the broker")
         if reply.code:
             raise refused(reply.code, reply.remark)
-        header = poll.header
-        received = read_pop(reply, topic=header.topic, broker=poll.broker, max_attempts=poll.max_attempts)
-        tags = header.exp or _ALL
-        wanted = frozenset(split_tags(tags)) if header.exp_type == _TAG and tags != _ALL else None
+        received = poll.received(reply, poll.max_attempts)
+        wanted = poll.wanted_tags()
         if all(one.attempt <= poll.max_attempts and (wanted is None or one.tag in wanted) for one in received):
             self._send(poll, received)
         else:
@@ -267,7 +302,8 @@ class ReceiveService:
             raise ProxyError(Code.MESSAGE_NOT_FOUND, "no match message")
         if poll.renews and self._renewals.has_room:
             for one in received:
-                self._renewals.add(poll.session, poll.header.topic, poll.header.consumer_group, one.handle)
+                header = poll.header
+                self._renewals.add(poll.session, header.topic, header.consumer_group, one.handle, one.lite_topic)
         poll.call.answer(_OK, *[one.response for one in received], self._delivery_time())
 
     def _refuse(self, call: Call, status: v2.Status) -> None:
@@ -279,7 +315,7 @@ class ReceiveService:
     def _release(self, poll: _Poll, reply: Reply) -> None:
         """Make messages visible again that the client of a cancelled call does not get."""
         if not reply.code:
-            received = read_pop(reply, topic=poll.header.topic, broker=poll.broker, max_attempts=0)
+            received = poll.received(reply, 0)
             self._releases.start(_release_all(poll, received), "release messages of a cancelled call")
 
     # --- messages that are not for the client ---------------------------------------------------
@@ -293,10 +329,22 @@ class ReceiveService:
             self._refuse(poll.call, status_of(error, poll.call))
 
 
+def _broker_of(session: ClientSession, request: v2.ReceiveMessageRequest) -> str:
+    """Return the broker of a request; empty if any broker will do.
+
+    A simple consumer of lite topics always names the first broker, so its requests go to the brokers in turn.
+    """
+    settings = session.settings
+    is_simple = settings is not None and settings.client_type == ClientType.LITE_SIMPLE_CONSUMER
+    return "" if is_simple else request.message_queue.broker.name
+
+
 async def _release_all(poll: _Poll, received: Sequence[Received]) -> None:
     try:
         for one in received:
-            await change_invisible_time(poll.session.link, poll.delivery(one), _RELEASE_MS)
+            delivery = poll.delivery(one)
+            is_lite = delivery.lite_topic is not None
+            await change_invisible_time(poll.session.link, delivery, _RELEASE_MS, suspend=is_lite)
     except ProxyError as error:
         _log.info("cannot release the messages of a cancelled call: %s", error)
 

@@ -51,11 +51,15 @@ class RouteService:
         return answer
 
     async def query_assignment(self, call: Call, request: v2.QueryAssignmentRequest) -> v2.QueryAssignmentResponse:
-        """Return a push consumer's queues: one per broker, or every queue if the consumer is orderly."""
+        """Return a push consumer's queues: one per broker, or every queue if the consumer is orderly.
+
+        Lite topics are read without regard to queues.
+        """
         topic, group = topic_of(request.topic), group_of(request.group)
         self._context.sessions.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
         info = await self._context.backend.topic(topic)
-        is_orderly = (await self._context.backend.group(group)).is_orderly
+        group_info = await self._context.backend.group(group)
+        is_orderly = group_info.is_orderly and not group_info.bind_topic
         if is_orderly:
             await call.wait_for_time(sum(queues.readable for queues in info.queues), LARGE_ROUTE_QUEUES)
         answer = v2.QueryAssignmentResponse(status=OK)

@@ -138,6 +138,8 @@ class SendService:
             stored[names.TIMER_DELIVER_MS] = str(ms_of(system.delivery_timestamp))
         if system.HasField("message_group"):
             stored[names.SHARDING_KEY] = system.message_group
+        if system.lite_topic:
+            stored[names.LITE_TOPIC] = system.lite_topic
         if system.HasField("priority"):
             stored[names.PRIORITY] = str(system.priority)
         if system.trace_context:
@@ -148,17 +150,18 @@ class SendService:
         return stored
 
     # --- sending --------------------------------------------------------------------------------
-    def _choose_queue(self, info: TopicInfo, message_group: str | None) -> tuple[str, int]:
-        """Return the broker and queue id to which a message is sent; messages of one group are always sent to the same
-        queue.
+    def _choose_queue(self, info: TopicInfo, key: str | None) -> tuple[str, int]:
+        """Return the broker and queue id to which a message is sent.
+
+        :param key: the message group or the lite topic, all of whose messages are sent to one queue.
 
         :raises ProxyError: no queue accepts messages.
         """
         count = sum(queues.writable for queues in info.queues)
         if not count:
             raise ProxyError(Code.FORBIDDEN, "no writable queue")
-        if message_group is not None:
-            number = consistent_hash(java_hash(message_group), count)
+        if key is not None:
+            number = consistent_hash(java_hash(key), count)
         else:
             counter = self._counters.setdefault(info.name, [0])
             number = counter[0] % count
@@ -172,7 +175,7 @@ class SendService:
     async def _send_one(self, session: ClientSession, info: TopicInfo, outgoing: _Outgoing) -> v2.SendResultEntry:
         message, properties = outgoing
         system = message.system_properties
-        broker, queue_id = self._choose_queue(info, system.message_group if system.HasField("message_group") else None)
+        broker, queue_id = self._choose_queue(info, _sharding_key(system))
         flag = COMPRESSED if system.body_encoding == Encoding.GZIP else 0
         is_transaction = names.TRAN_MSG in properties
         if is_transaction:
@@ -265,6 +268,13 @@ class SendService:
         header = RecallMessageRequestHeader(topic=topic, recall_handle=request.recall_handle, producer_group=topic)
         reply = (await session.link.ask(broker, RequestCode.RECALL_MESSAGE, header)).checked()
         return v2.RecallMessageResponse(status=OK, message_id=reply.header(RecallMessageResponseHeader).msg_id)
+
+
+def _sharding_key(system: v2.SystemProperties) -> str | None:
+    """Return the message group or the lite topic of a message; ``None`` if any queue will do."""
+    if system.HasField("message_group"):
+        return system.message_group
+    return system.lite_topic or None
 
 
 def _stored(reply: Reply) -> SendMessageResponseHeader:

@@ -8,6 +8,7 @@ from cometmq.java_values import is_blank
 from cometmq.proxy.config import EndpointConfig
 from cometmq.proxy.converter import RESERVED, ms_of
 from cometmq.proxy.errors import ProxyError
+from cometmq.proxy.lite import check_name
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
 
@@ -41,6 +42,8 @@ def check_message(message: v2.Message, config: EndpointConfig, now_ms: int) -> N
         _check_message_group(system.message_group, config)
     if system.HasField("delivery_timestamp"):
         _check_delivery(ms_of(system.delivery_timestamp), config, now_ms)
+    if system.lite_topic:
+        check_name(system.lite_topic)
     if system.HasField("priority") and system.priority < 0:
         raise ProxyError(Code.BAD_REQUEST, "priority must be 0 or more")
 

@@ -11,6 +11,7 @@ from cometmq.proxy.config import EndpointConfig
 from cometmq.proxy.converter import duration, full_name, group_of, topic_of
 from cometmq.proxy.errors import ProxyError
 from cometmq.proxy.limits import MAX_SETTINGS_TOPICS
+from cometmq.proxy.lite import LITE_CLIENTS, LITE_MODEL, MAX_LITE_TOPIC_BYTES
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import ClientType, Code, FilterType
 from cometmq.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
@@ -25,8 +26,6 @@ _LEVELS_MS: Final = (
     *(minutes * _MINUTE for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
 )
 """The pauses before retries in milliseconds, as in the default delay levels (``CustomizedRetryPolicy``)."""
-_LITE_QUOTA: Final = 2_000
-_LITE_TOPIC_CHARS: Final = 64
 
 
 def check_settings(settings: v2.Settings) -> str:
@@ -79,8 +78,8 @@ def merge_settings(settings: v2.Settings, group: GroupInfo | None, config: Endpo
     subscription.fifo = group.is_orderly
     subscription.receive_batch_size = config.long_polling_batch
     subscription.long_polling_timeout.CopyFrom(duration(config.long_polling_max_ms))
-    subscription.lite_subscription_quota = _LITE_QUOTA
-    subscription.max_lite_topic_size = _LITE_TOPIC_CHARS
+    subscription.lite_subscription_quota = group.lite_quota
+    subscription.max_lite_topic_size = MAX_LITE_TOPIC_BYTES
     pauses = group.backoff_ms or _LEVELS_MS
     out.backoff_policy.CopyFrom(
         v2.RetryPolicy(
@@ -107,6 +106,8 @@ def heartbeat_of(client_id: str, settings: v2.Settings, version: int) -> Heartbe
         consume_type="CONSUME_PASSIVELY" if is_push else "CONSUME_ACTIVELY",
         subscription_data_set=list(_subscriptions(settings, version)),
     )
+    if settings.client_type in LITE_CLIENTS:
+        consumer.message_model = LITE_MODEL
     return HeartbeatData(client_id=client_id, consumer_data_set=[consumer])
 
 

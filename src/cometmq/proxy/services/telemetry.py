@@ -14,6 +14,7 @@ from cometmq.proxy.context import EndpointContext
 from cometmq.proxy.converter import full_name
 from cometmq.proxy.errors import OK, ProxyError
 from cometmq.proxy.limits import LARGE_SETTINGS_BYTES, MAX_TELEMETRY_UNSENT_BYTES
+from cometmq.proxy.lite import LITE_CLIENTS, check_group
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.proxy.rpc.call import Call
@@ -113,6 +114,9 @@ class TelemetryStream:
         group = check_settings(settings)
         session = context.sessions.admit(self._call, _needs(settings, group))
         info = await context.backend.group(group) if group else None
+        if info is not None:
+            topics = [full_name(entry.topic) for entry in settings.subscription.subscriptions]
+            check_group(group, info, topics, is_lite=settings.client_type in LITE_CLIENTS)
         answer = merge_settings(settings, info, context.config)
         heartbeat = heartbeat_of(session.identity.client_id, settings, context.clock.now_ms())
         if heartbeat != session.heartbeat:
