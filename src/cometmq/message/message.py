@@ -64,10 +64,10 @@ class Message(msgspec.Struct):
     user's own; they must not have RocketMQ's reserved names, and empty values are not allowed. ``delay_level`` 0 means
     no delay. ``delay`` (on the broker's clock) and ``deliver_at`` (with a time zone) delay the message to the
     millisecond; they need a CometMQ or RocketMQ 5 broker. If ``wait_store_msg_ok`` is false, the broker responds before
-    flush and replication.
+    flush and replication. In topics of type PRIORITY, messages with a larger ``priority`` (0 or more) are popped first.
 
     :raises ValueError: more than one of ``delay_level``, ``delay`` and ``deliver_at`` is set, ``deliver_at`` has no
-        time zone, or both ``body`` and ``value`` are set.
+        time zone, ``priority`` is not a number from 0 to 2,147,483,647, or both ``body`` and ``value`` are set.
     """
 
     topic: str
@@ -81,12 +81,27 @@ class Message(msgspec.Struct):
     delay: datetime.timedelta | None = None
     deliver_at: datetime.datetime | None = None
     value: Any = msgspec.UNSET
+    priority: int | None = None
 
     def __post_init__(self) -> None:
         if self.value is not msgspec.UNSET and self.body:
             raise ValueError("the message has both a body and a value: set only one")
         if self.delay is not None or self.deliver_at is not None:
             self.check_delay()
+        if self.priority is not None:
+            self.check_priority()
+
+    def check_priority(self) -> None:
+        """Check that the priority is valid.
+
+        :raises ValueError: the priority is invalid; the error says what to do.
+        """
+        priority = self.priority
+        if priority is not None and not (type(priority) is int and 0 <= priority <= names.PRIORITY_MAX):
+            raise ValueError(
+                f"the priority {priority!r:.100} must be greater than or equal to 0: use a whole number from 0 to "
+                f"{names.PRIORITY_MAX}"
+            )
 
     def check_delay(self) -> None:
         """Check that the message has at most one delay, and that the delay is valid.
@@ -119,6 +134,8 @@ class Message(msgspec.Struct):
             stored[names.TIMER_DELAY_MS] = str(round(self.delay / _MILLISECOND))
         if self.deliver_at is not None:
             stored[names.TIMER_DELIVER_MS] = str(round((self.deliver_at - _EPOCH) / _MILLISECOND))
+        if self.priority is not None:
+            stored[names.PRIORITY] = str(self.priority)
         stored[names.WAIT] = "true" if self.wait_store_msg_ok else "false"
         return stored
 
@@ -208,6 +225,12 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
     def reconsume_times(self) -> int:
         """The number of failed attempts to consume the message."""
         return int(self._behind_born_host()[2])
+
+    @property
+    def priority(self) -> int | None:
+        """The message's priority, or ``None`` if it has none; a larger number is more urgent."""
+        priority = names.read_priority(self.properties.get(names.PRIORITY))
+        return None if priority == names.NO_PRIORITY else priority
 
     @property
     def prepared_transaction_offset(self) -> int:

@@ -14,6 +14,8 @@ from cometmq.java_values import is_blank
 from cometmq.limits import MAX_GROUP_CHARS, MAX_TOPIC_CHARS
 
 PERM_PRIORITY: Final = 8
+MESSAGE_TYPE: Final = "message.type"
+"""The topic attribute with the type of the topic's messages."""
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
 PERM_INHERIT: Final = 1

@@ -195,10 +195,14 @@ class Cluster:
         """Return whether the nameserver knows the topic."""
         return self.namesrv.routes.route(topic) is not None
 
-    async def create_topic(self, topic: str, queues: int = 4) -> None:
-        """Create a topic with ``queues`` queues on every broker. Clients can use the topic when the call returns."""
+    async def create_topic(self, topic: str, queues: int = 4, *, message_type: str | None = None) -> None:
+        """Create a topic with ``queues`` queues on every broker. Clients can use the topic when the call returns.
+
+        :param message_type: for RocketMQ 5 clients, such as ``PRIORITY``; see
+            :meth:`cometmq.client.Admin.create_topic`.
+        """
         async with Admin(instance=self.client_instance()) as admin:
-            await admin.create_topic(topic, queues=queues)
+            await admin.create_topic(topic, queues=queues, message_type=message_type)
 
     async def send(self, message: Message) -> SendResult:
         """Send a message as another application would. Move a virtual clock while a broker rejects the message."""

@@ -15,8 +15,8 @@ from typing import Final
 
 from cometmq.broker.limits import MAX_ATTRIBUTES_CHARS
 from cometmq.errors import CometMQError
+from cometmq.message.names import MESSAGE_TYPE
 
-MESSAGE_TYPE: Final = "message.type"
 READ_ARCHIVE: Final = "archive.read"
 _OFF: Final = "off"
 PRIORITY: Final = "PRIORITY"

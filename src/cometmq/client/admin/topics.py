@@ -13,7 +13,7 @@ from cometmq.client.own_loop import OwnLoop
 from cometmq.client.own_process import refuse_copies
 from cometmq.client.use import Use
 from cometmq.errors import CometMQError
-from cometmq.message.names import AUTO_CREATE_TOPIC, MASTER_ID, check_topic
+from cometmq.message.names import AUTO_CREATE_TOPIC, MASTER_ID, MESSAGE_TYPE, check_topic
 from cometmq.properties_file import format_pairs, parse_properties
 from cometmq.remoting.admin_bodies import BrokerStatsData, GroupList, HARuntimeInfo, TopicStatsTable
 from cometmq.remoting.admin_headers import (
@@ -238,6 +238,7 @@ class TopicAdmin(OwnLoop):
         write_queues: int | None = None,
         perm: int = 6,
         order: bool = False,
+        message_type: str | None = None,
         cluster: str | None = None,
         broker_address: str | None = None,
         wait_s: float = TIMEOUT_S,
@@ -246,6 +247,8 @@ class TopicAdmin(OwnLoop):
 
         :param queues: number of read queues, and of write queues unless ``write_queues`` is given.
         :param perm: 6 read and write, 4 read, 2 write.
+        :param message_type: the type of its messages for RocketMQ 5 clients: ``NORMAL`` (the default of a new topic),
+            ``FIFO``, ``DELAY``, ``TRANSACTION``, ``PRIORITY`` or ``MIXED``.
         :param wait_s: seconds to wait until the nameserver has a route to all brokers; 0 does not wait.
         :raises ValueError: the name is not allowed.
         :raises ClientError: the nameserver knows no master.
@@ -261,8 +264,9 @@ class TopicAdmin(OwnLoop):
             order=order,
         )
         addresses = await self._targets(cluster, broker_address)
+        change = "" if message_type is None else f"+{MESSAGE_TYPE}={message_type}"
         for address in addresses:
-            await self.put_topic(config, address)
+            await self.put_topic(config, address, attribute_change=change)
         await self.until_routed(topic, addresses, wait_s)
 
     async def put_topic(self, config: TopicConfig, broker_address: str, *, attribute_change: str = "") -> None:

@@ -307,7 +307,8 @@ class Producer(GroupClient):
 
         The list may have any length and mix topics: it is cut into batches of one topic with at most
         ``max_message_bytes``. Messages of one batch are neighbours in one queue. Messages that cannot be in a batch
-        (delayed messages, and messages to a retry topic) are sent alone. Bodies in batches are not compressed.
+        (delayed messages, and messages with a priority or to a retry topic) are sent alone. Bodies in batches are not
+        compressed.
 
         With ``queue`` or ``sharding_key``, the messages keep their order: each request follows the answer to the
         previous request, and after a failure nothing more is sent.

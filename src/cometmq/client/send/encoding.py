@@ -116,15 +116,17 @@ class SendEncoder:
     def properties_text(self, message: Message, unique_key: str) -> str:
         """Encode a message's properties.
 
-        :raises IllegalMessageError: a name is reserved, a name or value is empty, a value is not text, a text contains
-            a separator or an unpaired surrogate, or the properties have more than 32,767 bytes.
+        :raises IllegalMessageError: a delay or priority is invalid, a name is reserved, a name or value is empty, a
+            value is not text, a text contains a separator or an unpaired surrogate, or the properties have more than
+            32,767 bytes.
         """
         own = _UNIQUE_MARK + unique_key + _WAITS[bool(message.wait_store_msg_ok)]
         any_delay = message.delay is not None or message.deliver_at is not None
-        if not (message.tags or message.keys or message.properties or message.delay_level or any_delay):
+        is_special = any_delay or message.priority is not None
+        if not (message.tags or message.keys or message.properties or message.delay_level or is_special):
             return own
-        if any_delay:
-            _check_delay(message)
+        if is_special:
+            _check_delay_and_priority(message)
         reserved = message.properties.keys() & RESERVED_NAMES
         if reserved:
             raise IllegalMessageError(
@@ -281,22 +283,27 @@ def _check_unicode(text: str) -> None:
         ) from error
 
 
-def _check_delay(message: Message) -> None:
-    """Check the delay again, because the message may have changed since it was created.
+def _check_delay_and_priority(message: Message) -> None:
+    """Check both again, because the message may have changed since it was created.
 
-    :raises IllegalMessageError: the message has two delays, or an invalid delay.
+    :raises IllegalMessageError: the message has two delays, an invalid delay or an invalid priority.
     """
     try:
         message.check_delay()
+        message.check_priority()
     except ValueError as error:
         reason, _, next_step = str(error).partition(": ")
         raise IllegalMessageError(reason, next_step) from None
 
 
 def is_batchable(message: Message) -> bool:
-    """Return whether a message may be in a batch: it must not be delayed or sent to a retry topic."""
+    """Return whether a message may be in a batch: it must not have a delay or a priority, or be sent to a retry topic.
+
+    A batch is stored in one queue, but the queue of a message with a priority is its level.
+    """
     return (
         not message.is_delayed
+        and message.priority is None
         and not message.topic.startswith(RETRY_PREFIX)
         and (not message.properties or TIMER_NAMES.isdisjoint(message.properties))
     )
@@ -305,7 +312,7 @@ def is_batchable(message: Message) -> bool:
 def split_batches(messages: Sequence[Message], max_bytes: int, sizes: Sequence[int]) -> list[list[int]]:
     """Split a list into batches; return the positions of each batch's messages, in order for each topic.
 
-    The messages in a batch have the same topic and ``wait_store_msg_ok``, no delay, no timer and no retry topic; the
+    The messages in a batch have the same topic and ``wait_store_msg_ok``, no delay, no priority and no retry topic; the
     body has at most ``max_bytes``. A message that cannot be batched, or that fills a batch, is sent alone.
 
     :param sizes: the bytes of each message in a batch.
@@ -318,6 +325,7 @@ def split_batches(messages: Sequence[Message], max_bytes: int, sizes: Sequence[i
             message.topic != opened.topic
             or message.wait_store_msg_ok != opened.wait
             or message.is_delayed
+            or message.priority is not None
             or message.properties
         ):
             if not is_batchable(message):

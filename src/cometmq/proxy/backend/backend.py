@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from cometmq.message.names import PERM_READ, PERM_WRITE
+from cometmq.message.names import MESSAGE_TYPE, PERM_READ, PERM_WRITE
 from cometmq.proxy.errors import ProxyError, refused
 from cometmq.proxy.http2.connection import Http2Connection
 from cometmq.proxy.protocol.v2 import Code
@@ -24,7 +24,6 @@ H = TypeVar("H", bound=Header)
 
 ASK_SECONDS: Final = 3.0
 """Time limit for requests to a broker that do not wait for messages."""
-MESSAGE_TYPE: Final = "message.type"
 _BIND_TOPIC: Final = "lite.bind.topic"
 _LITE_QUOTA: Final = "lite.sub.client.quota"
 _DEFAULT_LITE_QUOTA: Final = 2_000

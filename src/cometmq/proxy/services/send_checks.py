@@ -45,7 +45,7 @@ def check_message(message: v2.Message, config: EndpointConfig, now_ms: int) -> N
     if system.lite_topic:
         check_name(system.lite_topic)
     if system.HasField("priority") and system.priority < 0:
-        raise ProxyError(Code.BAD_REQUEST, "priority must be 0 or more")
+        raise ProxyError(Code.BAD_REQUEST, "The priority must be greater than or equal to 0")
 
 
 def _check_tag(tag: str) -> None:
