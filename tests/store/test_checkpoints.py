@@ -97,6 +97,31 @@ async def test_a_checkpoint_after_one_message_touches_one_queue(bench: StoreBenc
     assert position.offset == store.max_physical_offset
 
 
+def test_before_many_files_are_flushed_the_file_system_is(bench: StoreBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "_FLUSH_ALL_FROM", TOPICS)
+
+    class Counting(WatchedDisk):
+        def flush_all(self, path: Path) -> None:
+            super().flush_all(path)
+            assert path == bench.root
+            assert len(self.writers) == TOPICS, "everything is written before"
+            self.flushed.append("all")
+
+    disk = Counting()
+    store = bench.open(disk=disk)
+    put_into_all(store)
+    store.close_now()
+    assert disk.flushed[0] == "all"
+    assert len(set(disk.flushed[1:])) == TOPICS, "each file is still flushed, since only that reports its errors"
+    disk.flushed.clear()
+    disk.writers.clear()
+    few = bench.open(disk=disk)
+    put(few, "T7", 0, b"second")
+    few.batch.commit()
+    few.close_now()
+    assert [Path(name).parent.parent.name for name in disk.flushed] == ["T7"]
+
+
 async def test_without_a_change_there_is_no_checkpoint(bench: StoreBench, saved: list[int]) -> None:
     clock = VirtualClock()
     store = bench.open(clock=clock)

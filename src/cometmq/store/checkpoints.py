@@ -31,6 +31,10 @@ _QUEUES_AT_ONCE: Final = 512
 _FLUSHED_AT_ONCE: Final = 32
 _FLUSHERS: Final = 8
 """Maximum number of threads that flush queue files, so that the file system can combine their flushes."""
+_FLUSH_ALL_FROM: Final = 1_000
+"""Number of queue files from which the file system is flushed first. Each flush of a new file may wait for a commit of
+the file system; then they share one.
+"""
 _PAUSE: Final = 20
 """The ratio of the pause after a checkpoint to the checkpoint's duration."""
 _MAX_PAUSE_SECONDS: Final = 60.0
@@ -273,6 +277,8 @@ class Checkpoints:
         if len(files) <= _FLUSHED_AT_ONCE:
             flush(files)
             return
+        if len(files) >= _FLUSH_ALL_FROM:
+            self._opened.disk.flush_all(self._opened.config.root)
         parts = [files[at : at + _FLUSHED_AT_ONCE] for at in range(0, len(files), _FLUSHED_AT_ONCE)]
         with ThreadPoolExecutor(_FLUSHERS, thread_name_prefix="cometmq-store-flush-queues") as flushers:
             for _ in flushers.map(flush, parts):

@@ -5,6 +5,7 @@ Tests replace it with a Disk that fails like a real one: without space, with I/O
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 import weakref
@@ -37,6 +38,17 @@ class Disk:
     def flush(self, fd: int) -> None:
         """Flush the file, so that its bytes survive a power cut."""
         os.fdatasync(fd)
+
+    def flush_all(self, path: Path) -> None:
+        """Flush all files of the file system that contains ``path``, if the system can do that.
+
+        Afterwards, :meth:`flush` of each of many new files costs little; it must follow, since this does not report
+        their errors. It also waits for what other programs have written.
+        """
+        flush = getattr(ctypes.CDLL(None), "syncfs", None)
+        if flush is not None:
+            with open_file(path, os.O_RDONLY) as fd:
+                flush(fd)
 
     def used_ratio(self, path: Path) -> float:
         """Return the used share (0 to 1) of the file system that contains ``path``, computed in the same way as ``df``
