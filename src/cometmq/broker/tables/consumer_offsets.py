@@ -173,13 +173,14 @@ class ConsumerOffsetManager:
         :param removed: the pairs to remove; ``None`` for all pairs that are not in ``rows``.
         """
         size = 0
-        gone = dict.fromkeys(self._table if removed is None else removed)
+        before = list(self._table if removed is None else removed)  # a set of all of them would take ten times as long
+        kept: set[str] = set()
         for key, queues in rows:
             size += 1 + len(queues)
             if size >= TABLE_ROWS_PER_SLICE:
                 size = 0
                 yield
-            gone.pop(key, None)
+            kept.add(key)
             topic, _, group = key.partition(_SEPARATOR)
             if key not in self._table and (check_topic(topic) is not None or check_group(group) is not None):
                 continue
@@ -193,10 +194,11 @@ class ConsumerOffsetManager:
                 beyond[key] = queues
             else:
                 beyond.pop(key, None)
-        for keys in batches(list(gone), TABLE_ROWS_PER_SLICE):
+        for keys in batches(before, TABLE_ROWS_PER_SLICE):
             for key in keys:
-                beyond.pop(key, None)
-                self.drop(key)
+                if key not in kept:
+                    beyond.pop(key, None)
+                    self.drop(key)
             yield
 
     def _replace(self, key: str, topic: str, group: str, offsets: Mapping[int, int]) -> None:
