@@ -19,6 +19,9 @@ MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 """The default of ``maxMessageSize``, which is the maximum body size of one message or of one batch."""
 MAX_PROPERTIES_BYTES: Final = 32_767
 """Maximum size of a message's properties; their length is stored as a signed int16."""
+MAX_TTL_MS: Final = 10 * 365 * 24 * 3_600_000
+"""Maximum life time of a message in milliseconds: ten years. No log keeps messages for longer; a greater number is a
+mistake, for example a point in time."""
 MAX_TOPIC_CHARS: Final = 127
 """Maximum length of a topic name; its length is stored as a signed int8."""
 MAX_GROUP_CHARS: Final = 120

@@ -6,8 +6,12 @@ use std::io::Write;
 
 const NAME_END: char = '\u{1}';
 const PIECE_END: char = '\u{2}';
-/// Properties that ask to park a message before its delivery.
-const DETOURS: [&str; 4] = [
+/// The life time of a message in milliseconds.
+const TTL: &str = "COMETMQ_TTL_MS";
+/// Properties that ask to park a message before its delivery, and those of its life time: left to Python.
+const DETOURS: [&str; 6] = [
+    TTL,
+    "COMETMQ_EXPIRES_MS",
     "DELAY",
     "TIMER_DELAY_SEC",
     "TIMER_DELAY_MS",
@@ -180,6 +184,9 @@ impl<'a> HalfProperties<'a> {
         if text.contains("TRAN_PREPARED_QUEUE_OFFSET") || text.ends_with('\0') {
             return None;
         }
+        if text.contains(TTL) {
+            return None; // its life begins with the commit
+        }
         let mut values = [""; 6];
         for piece in text.split(PIECE_END) {
             let (name, value) = piece.split_once(NAME_END).unwrap_or((piece, ""));
@@ -296,6 +303,8 @@ mod tests {
             "DELAY\u{1}3",
             "a\u{1}b\u{2}_SYS_MSG_PRIORITY_\u{1}3",
             "TRAN_MSG\u{1}true\u{2}_SYS_MSG_PRIORITY_\u{1}3",
+            "COMETMQ_TTL_MS\u{1}5",
+            "COMETMQ_EXPIRES_MS\u{1}5",
             "TRAN_MSG\u{1}false",
             "TRAN_MSG\u{1}true\u{2}TRAN_MSG\u{1}true",
             "TRAN_MSG\u{1}true\u{2}DELAY\u{1}",
@@ -343,6 +352,7 @@ mod tests {
             &format!("{text}\u{2}TAGS\u{1}"),
             &format!("{text}\u{2}TRAN_PREPARED_QUEUE_OFFSET\u{1}7"),
             &format!("{text}\u{2}a\u{1}\0"),
+            &format!("{text}\u{2}COMETMQ_TTL_MS\u{1}5"),
         ] {
             assert!(HalfProperties::read(odd).is_none(), "{odd:?}");
         }

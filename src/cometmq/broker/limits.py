@@ -117,6 +117,15 @@ MAX_ORDERED_MESSAGES: Final = 1_024
 """Maximum number of messages from one queue that a group has in flight, or that wait for earlier messages of their
 message group.
 """
+EXPIRED_READS_MAX: Final = 32
+"""Maximum number of reads for one pull while they find only messages whose life times have ended (about 2 ms)."""
+MAX_KNOWN_EXPIRED: Final = 2_048
+"""Number of a group's newest dead letters among which those of expired messages are known. One pull finds at most half
+as many. Reading their properties after a start takes about 10 ms."""
+MAX_GROUPS_WITH_EXPIRED: Final = 256
+"""Number of groups whose newest dead letters are known, with up to 200 KB each; those of others are read again."""
+EXPIRED_AGAIN_SECONDS: Final = 1.0
+"""Pause after which pulls look again at expired messages that could not become dead letters."""
 POP_READS_MAX: Final = 4
 """Maximum number of reads from a queue for one attempt to answer a pop with a filter."""
 POP_SKIPPED_MAX: Final = 4_096

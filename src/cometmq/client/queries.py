@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from cometmq.client.errors import refusal
 from cometmq.message.record import decode_record
-from cometmq.message.sysflag import PULL_SUBSCRIPTION
+from cometmq.message.sysflag import PULL_EXPIRED, PULL_SUBSCRIPTION
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.headers import (
@@ -144,14 +144,16 @@ def pull_one(queue: AnyQueue, offset: int, group: str, read: Callable[[RemotingC
 def pull_header(
     queue: AnyQueue, offset: int, count: int, group: str, expression: str = "*", expression_type: str = "TAG"
 ) -> PullMessageRequestHeader:
-    """Request up to ``count`` matching messages from ``offset``, without waiting for new messages."""
+    """Request up to ``count`` matching messages from ``offset``, without waiting for new messages; expired messages are
+    included.
+    """
     return PullMessageRequestHeader(
         consumer_group=group,
         topic=queue.topic,
         queue_id=queue.queue_id,
         queue_offset=offset,
         max_msg_nums=count,
-        sys_flag=PULL_SUBSCRIPTION,
+        sys_flag=PULL_SUBSCRIPTION | PULL_EXPIRED,
         commit_offset=0,
         suspend_timeout_millis=0,
         sub_version=0,

@@ -21,6 +21,8 @@ PULL_COMMIT: Final = 0x1
 PULL_SUSPEND: Final = 0x2
 PULL_SUBSCRIPTION: Final = 0x4
 PULL_LITE: Final = 0x10
+PULL_EXPIRED: Final = 0x10000
+"""CometMQ's own flag: the pull also gets messages whose life times have ended. Other brokers ignore it."""
 
 TOPIC_UNIT: Final = 0x1
 TOPIC_UNIT_SUB: Final = 0x2

@@ -76,6 +76,7 @@ PLAIN: dict[str, bytes] = {
 }
 LEFT: dict[str, bytes] = {
     "no message": batch(b""),
+    "a life time": batch(piece() + piece(properties="COMETMQ_TTL_MS\x015000")),
     "a delay": batch(piece() + piece(properties="DELAY\x013")),
     "a half message": batch(piece(properties="TRAN_MSG\x01true")),
     "of a transaction": batch(piece(), sys_flag=4),

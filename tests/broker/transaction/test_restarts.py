@@ -214,7 +214,7 @@ async def test_a_committed_message_without_its_op_is_not_committed_again(
     broker = await start_broker()
     wire = await connect_to(broker)
     halves = [await send_half(wire, f"K{number}", b"%d" % number) for number in range(3)]
-    await put(broker, to_committed(stored(broker, TRANS_HALF_TOPIC)[1]))
+    await put(broker, to_committed(stored(broker, TRANS_HALF_TOPIC)[1], 0))
     await broker.stop()
     broker = await start_broker()
     wire = await connect_to(broker)
@@ -286,7 +286,7 @@ async def test_a_copy_of_apache_that_has_ended_ends_what_it_replaced(
         text = f"{first.properties_text}\x02TRANSACTION_CHECK_TIMES\x01{times}"
         await put(broker, msgspec.structs.replace(inner_message(first), properties=text))
     last = stored(broker, TRANS_HALF_TOPIC)[-1]
-    await put(broker, to_committed(last), op_message(last.queue_offset, HOST, 0))
+    await put(broker, to_committed(last, 0), op_message(last.queue_offset, HOST, 0))
     await broker.stop()
     broker = await start_broker()
     assert broker.transactions.open.offsets() == [other.queue_offset]

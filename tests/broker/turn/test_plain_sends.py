@@ -138,6 +138,8 @@ CASES: dict[str, bytes] = {
     "the smallest hash": send(properties="TAGS\x01polygenelubricants\x02KEYS\x01polygenelubricants"),
     "a value with a name's end": send(properties="a\x01b\x01c"),
     "a delay": send(properties="DELAY\x013"),
+    "a life time": send(properties="COMETMQ_TTL_MS\x015000\x02a\x01b"),
+    "an end of a life": send(properties="a\x01b\x02COMETMQ_EXPIRES_MS\x015000"),
     "an empty delay": send(properties="DELAY\x01"),
     "a half message": send(properties="TRAN_MSG\x01true", sysFlag="4"),
     "a rolled back message": send(sysFlag="12"),

@@ -39,6 +39,12 @@ MESSAGE_SIZE: Final = Family(
 MESSAGES_OUT: Final = Family("rocketmq_messages_out_total", Kind.COUNTER, "Messages sent to consumers.", _OUT)
 THROUGHPUT_OUT: Final = Family("rocketmq_throughput_out_total", Kind.COUNTER, "Bytes sent to consumers.", _OUT)
 TO_DLQ: Final = Family("rocketmq_send_to_dlq_messages_total", Kind.COUNTER, "Messages that became dead letters.", _DEAD)
+EXPIRED: Final = Family(
+    "cometmq_expired_messages_total",
+    Kind.COUNTER,
+    "Messages that a group did not receive because their life times had ended.",
+    _DEAD,
+)
 
 TOPIC_CREATIONS: Final = Family(
     "rocketmq_topic_create_execution_time_milliseconds",

@@ -70,6 +70,8 @@ def sample_messages(broker: BrokerContext, traffic: Traffic) -> Iterator[Sample]
         yield f.THROUGHPUT_OUT, labels_out, taken.size_bytes
     for (topic, group), count in traffic.dead_letters():
         yield f.TO_DLQ, (topic, group, text(is_system_topic(topic))), count
+    for (topic, group), count in traffic.expired_messages():
+        yield f.EXPIRED, (topic, group, text(is_system_topic(topic))), count
     for (event, topic), count in traffic.events():
         family, more = _EVENTS[event]
         yield family, (topic, *more), count

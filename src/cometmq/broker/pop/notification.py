@@ -157,6 +157,8 @@ class NotificationProcessor:
                 own = None if queue.topic == header.topic else own_retries(EVERYTHING, queue.topic, group).predicate
                 most = header.max_msg_nums - count
                 found = self._store.get_message(queue, offset, most, predicate=own, max_bytes=most_bytes - size)
+                if self._filters.expired.may_expire(queue.topic, group):
+                    found = self._filters.expired.living(found)
                 chunks += found.chunks
                 count += found.count
                 size += found.size

@@ -18,13 +18,15 @@ from cometmq.store.message_store import ConsumeQueue, GetMessageStatus, GetResul
 class OrderedChoice:
     """Chooses the messages for a pop: first those to be redelivered, then new ones.
 
+    :param group: the group that pops.
     :param most: maximum number of messages, with at most ``most_bytes`` together; a single message may be larger.
     """
 
     def __init__(
-        self, reads: PopReads, queue: ConsumeQueue, ordered: OrderedMessages, *, most: int, most_bytes: int
+        self, reads: PopReads, queue: ConsumeQueue, ordered: OrderedMessages, *, group: str, most: int, most_bytes: int
     ) -> None:
         self._reads = reads
+        self._group = group
         self._queue = queue
         self._ordered = ordered
         self._most = most
@@ -37,7 +39,9 @@ class OrderedChoice:
         self.not_loaded: list[Place] = []
         """Archived messages that must be loaded before this choice can go on."""
         self.lost: list[int] = []
-        """Messages that were handed out, and that neither the store nor the archive has any longer."""
+        """Messages that were handed out, and whose life times have ended or that neither the store nor the archive has
+        any longer.
+        """
         self.next_offset = ordered.next_offset
         """The offset after all messages that were chosen or are waiting."""
 
@@ -101,8 +105,8 @@ class OrderedChoice:
                 continue
             if self._is_full:
                 return False
-            chunks = self._reads.get_one(self._queue, offset)
-            if not chunks and offset < self._queue.min_offset():
+            chunks, is_over = self._reads.get_again(self._queue, offset, self._group)
+            if is_over or (not chunks and offset < self._queue.min_offset()):
                 self.lost.append(offset)
                 continue
             if not chunks:  # this message cannot be read
@@ -133,7 +137,7 @@ class OrderedChoice:
         return True
 
     def _read(self, wanted: MessageFilter, most: int, most_bytes: int) -> GetResult:
-        return self._reads.get(self._queue, self.next_offset, most, wanted, most_bytes)
+        return self._reads.living(self._queue, self.next_offset, most, wanted, most_bytes, self._group)
 
     def _group_at(self, offset: int) -> str:
         groups = self._ordered.groups

@@ -261,7 +261,7 @@ class PopMessageProcessor:
                 break
             most_bytes = config.max_transfer_bytes_on_message_in_memory - collected.size
             try:
-                result = self._reads.get(queue, offset, most, wanted, most_bytes)
+                result = self._reads.living(queue, offset, most, wanted, most_bytes, header.consumer_group)
             except NotLoadedError as missing:
                 collected.not_loaded.append(missing.place)
                 break
@@ -311,7 +311,7 @@ class PopMessageProcessor:
             collected.rest += max(queue.max_offset() - ordered.next_offset, 0)
             return
         most_bytes = self._live.current.max_transfer_bytes_on_message_in_memory - collected.size
-        choice = OrderedChoice(self._reads, queue, ordered, most=most, most_bytes=most_bytes)
+        choice = OrderedChoice(self._reads, queue, ordered, group=group, most=most, most_bytes=most_bytes)
         if header.by_message_group:
             choice.by_group(wanted, now_ms, attempt_id)
         else:

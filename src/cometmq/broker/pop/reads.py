@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -28,9 +29,11 @@ from cometmq.broker.limits import (
 )
 from cometmq.broker.pop.popped_records import Chunks, record_offsets
 from cometmq.broker.pull.archived_choice import choose_records
+from cometmq.broker.pull.expired_messages import ExpiredMessages
 from cometmq.broker.pull.filters import EVERYTHING, MessageFilter
 from cometmq.clock import Clock
 from cometmq.message.layout import RECORD
+from cometmq.message.pop_info import original_topic
 from cometmq.message.record import RecordError, StoredRecord, decode_record
 from cometmq.store.message_store import ConsumeQueue, GetMessageStatus, GetResult, MessageStore
 from cometmq.tier.frames import Answer, Records
@@ -73,9 +76,19 @@ class PopReads:
     """Reads a broker's messages for pops.
 
     :param archived: the broker's archived messages, or ``None`` if it reads no archive.
+    :param wake: called with topic and group when a pop may find messages after dead letters were stored.
     """
 
-    def __init__(self, store: MessageStore, archived: ArchivedMessages | None, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        archived: ArchivedMessages | None,
+        clock: Clock,
+        expired: ExpiredMessages,
+        wake: Callable[[str, str], None],
+    ) -> None:
+        self._expired = expired
+        self._wake = wake
         self._store = store
         self._archived = archived
         self._clock = clock
@@ -120,6 +133,29 @@ class PopReads:
             first, high = self._archived.first_offset(queue.topic, queue.queue_id), queue.max_offset()
             return GetResult(GetMessageStatus.OFFSET_TOO_SMALL, first, first, high)
         return self._taken(queue, window, offset, most, wanted, most_bytes)
+
+    def living(
+        self, queue: ConsumeQueue, offset: int, most: int, wanted: MessageFilter, most_bytes: int, group: str
+    ) -> GetResult:
+        """Return the messages for a group's pop like :meth:`get`, without those whose life times have ended.
+
+        :raises NotLoadedError: the messages are archived and not loaded.
+        """
+        result = self.get(queue, offset, most, wanted, most_bytes)
+        if result.count and self._expired.may_expire(queue.topic, group):
+            again = partial(self._wake, original_topic(queue.topic, group), group)
+            return self._expired.pass_over(result, queue.topic, group, again)
+        return result
+
+    def get_again(self, queue: ConsumeQueue, offset: int, group: str) -> tuple[Chunks, bool]:
+        """Return the message at an offset for its redelivery to a group as :meth:`get_one` does, and whether it is
+        passed over because its life time has ended.
+
+        :raises NotLoadedError: the message is archived and not loaded.
+        """
+        result = self.living(queue, offset, 1, EVERYTHING, _WINDOW_BYTES, group)
+        is_over = result.status is GetMessageStatus.NO_MATCHED_MESSAGE and result.next_begin_offset == offset + 1
+        return result.chunks if record_offsets(result.chunks) == [offset] else [], is_over
 
     def get_one(self, queue: ConsumeQueue, offset: int) -> Chunks:
         """Return the message at an offset in pieces, of which there are none if it cannot be read.

@@ -42,7 +42,7 @@ class PopService:
         self._broker = broker
         self._snapshot = PopSnapshot(root / "comet" / "pop.bin", broker.store, broker.turn, self.log)
         self._snapshot.load(broker.offsets, self._deletion_found)
-        self.reads: Final = PopReads(broker.store, broker.archived, broker.clock)
+        self.reads: Final = PopReads(broker.store, broker.archived, broker.clock, filters.expired, self.polling.wake)
         broker.deletions.on_topic.append(self.reads.forget)
         self._revive = PopReviveService(broker, self.log, self.reads, self.polling.wake)
         self._apache = ApachePops(broker, self.log)

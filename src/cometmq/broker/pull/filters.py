@@ -23,6 +23,7 @@ from cometmq.broker.limits import (
     MAX_SUBSCRIPTION_CHARS,
 )
 from cometmq.broker.pull.consumer_filters import ConsumerFilterManager, is_tag_type
+from cometmq.broker.pull.expired_messages import ExpiredMessages
 from cometmq.broker.pull.filter_scan import FilterScan
 from cometmq.broker.tables.clients import BROADCASTING
 from cometmq.broker.turn.targets import TOPIC_HELP, RefusedError
@@ -171,6 +172,8 @@ class PullFilters:
         self._consumers = broker.clients.consumers
         self._filters = filters
         self._scan = FilterScan(broker.store)
+        self.expired: Final = ExpiredMessages(broker)
+        """Leaves out messages whose life times have ended."""
 
     def of(self, header: PullMessageRequestHeader, group: SubscriptionGroupConfig) -> MessageFilter:
         """Return the filter for a pull.

@@ -7,17 +7,19 @@ A response consists of a header and unchanged slices of the log. A pull that fin
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Final
 
 from cometmq.broker.config import SLAVE, BrokerConfig
 from cometmq.broker.context import BrokerContext
+from cometmq.broker.limits import EXPIRED_READS_MAX
 from cometmq.broker.pull.archived_pulls import ArchivedPulls
 from cometmq.broker.pull.filters import MessageFilter, PullFilters
 from cometmq.broker.pull.held_queue import HeldPull
 from cometmq.broker.pull.pull_request_hold import PullRequestHoldService
 from cometmq.broker.turn.targets import TOPIC_HELP, RefusedError, consuming_group
 from cometmq.message.names import MASTER_ID, PERM_READ
-from cometmq.message.sysflag import PULL_COMMIT, PULL_SUSPEND
+from cometmq.message.sysflag import PULL_COMMIT, PULL_EXPIRED, PULL_SUSPEND
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import PullMessageRequestHeader, PullMessageResponseHeader
 from cometmq.remoting.permissions import Action, needs_group, needs_topic
@@ -53,6 +55,7 @@ class PullMessageProcessor:
         self._topics = broker.topics
         self._groups = broker.groups
         self._filters = filters
+        self._expired = filters.expired
         self._offsets = broker.offsets
         self._lives = broker.deletions.lives
         self._store = broker.store
@@ -65,7 +68,7 @@ class PullMessageProcessor:
         self._archived_pulls = (
             None
             if broker.archived is None
-            else ArchivedPulls(broker.archived, broker.store, broker.live, self._check, self._respond_with)
+            else ArchivedPulls(broker.archived, broker.store, broker.live, self._check, self._respond_archived)
         )
 
     @answers(
@@ -153,20 +156,10 @@ class PullMessageProcessor:
 
     # --- the answer -----------------------------------------------------------------------------
     def _get_message(self, header: PullMessageRequestHeader, wanted: MessageFilter) -> GetResult:
-        config = self._live.current
-        most_bytes = config.max_transfer_bytes_on_message_in_memory
-        if header.max_msg_bytes is not None:  # 5.x clients may limit the answer with pullBatchSizeInBytes
-            most_bytes = min(most_bytes, max(header.max_msg_bytes, 1))
         began = self._clock.monotonic()
-        result = self._store.get_message(
-            self._store.queue(header.topic, header.queue_id),
-            header.queue_offset,
-            min(header.max_msg_nums, config.max_transfer_count_on_message_in_memory),
-            tag_codes=wanted.codes,
-            predicate=wanted.predicate,
-            choose=wanted.choose,
-            max_bytes=most_bytes,
-        )
+        result = self._read(header, wanted, header.queue_offset)
+        if result.count and self._may_expire(header):
+            result = self._pass_over_expired(header, wanted, result)
         self._stats.count_read_time(self._clock.monotonic() - began)
         if result.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY and header.topic in self._lives.deleted:
             # The offset belongs to an earlier topic, unless the log lost its end: then the group's offset was set back.
@@ -174,6 +167,50 @@ class PullMessageProcessor:
             in_queue = result.min_offset <= known <= result.max_offset
             result.next_begin_offset = known if in_queue else result.min_offset
         return result
+
+    def _read(self, header: PullMessageRequestHeader, wanted: MessageFilter, offset: int) -> GetResult:
+        config = self._live.current
+        most_bytes = config.max_transfer_bytes_on_message_in_memory
+        if header.max_msg_bytes is not None:  # 5.x clients may limit the answer with pullBatchSizeInBytes
+            most_bytes = min(most_bytes, max(header.max_msg_bytes, 1))
+        return self._store.get_message(
+            self._store.queue(header.topic, header.queue_id),
+            offset,
+            min(header.max_msg_nums, config.max_transfer_count_on_message_in_memory),
+            tag_codes=wanted.codes,
+            predicate=wanted.predicate,
+            choose=wanted.choose,
+            max_bytes=most_bytes,
+        )
+
+    def _may_expire(self, header: PullMessageRequestHeader) -> bool:
+        is_asked = header.sys_flag & PULL_EXPIRED
+        return not is_asked and self._expired.may_expire(header.topic, header.consumer_group)
+
+    def _pass_over_expired(
+        self, header: PullMessageRequestHeader, wanted: MessageFilter, result: GetResult
+    ) -> GetResult:
+        """Leave out the expired messages in a result; if that leaves nothing, read on."""
+        again = partial(self._wake, header.topic, header.queue_id)
+        for _ in range(EXPIRED_READS_MAX):
+            living = self._expired.pass_over(result, header.topic, header.consumer_group, again)
+            if living.status is not GetMessageStatus.NO_MATCHED_MESSAGE:
+                break
+            result = self._read(header, wanted, living.next_begin_offset)
+            if result.status is not GetMessageStatus.FOUND:
+                return result if result.status is GetMessageStatus.NO_MATCHED_MESSAGE else living
+        return living
+
+    def _wake(self, topic: str, queue_id: int) -> None:
+        self.hold.arrived((self._store.queue(topic, queue_id),))
+
+    def _respond_archived(
+        self, connection: ServerConnection, header: PullMessageRequestHeader, result: GetResult
+    ) -> Response:
+        if result.count and self._may_expire(header):
+            again = partial(self._wake, header.topic, header.queue_id)
+            result = self._expired.pass_over(result, header.topic, header.consumer_group, again)
+        return self._respond_with(connection, header, result)
 
     def _respond_with(
         self, connection: ServerConnection, header: PullMessageRequestHeader, result: GetResult

@@ -17,6 +17,7 @@ from cometmq.broker.send.sequenced_sends import SequencedSends
 from cometmq.broker.statistics.traffic import FIFO, NORMAL
 from cometmq.broker.turn.answers import OFFSET_BYTES, PendingSend, packed_offsets
 from cometmq.broker.turn.inner_message import Detour, InnerMessage, SendProperties, read_properties
+from cometmq.broker.turn.life_time import begin_life, with_end
 from cometmq.broker.turn.targets import RefusedError, SendHeader, SendTarget
 from cometmq.limits import MAX_PROPERTIES_BYTES
 from cometmq.message.batch import BatchError, decode_batch
@@ -71,6 +72,7 @@ class SendMessageProcessor:
         self._failed = broker.failed
         self._store = broker.store
         self._turn = broker.turn
+        self._clock = broker.clock
         self._store_host = broker.turn.store_host
         self._answers = broker.answers
         self._limiter = broker.limiter
@@ -113,7 +115,7 @@ class SendMessageProcessor:
                 queue = target.open_level(properties.priority, connection.remote_address)
                 queue_id = queue.queue_id
             handle: str | None = None
-            if properties.detour is not None:
+            if properties.detour is not None or properties.life is not None:
                 physical_offset, queue_offset, handle = self._put_detoured(
                     connection, target, queue, header, body, properties
                 )
@@ -249,13 +251,12 @@ class SendMessageProcessor:
         body: bytes,
         properties: SendProperties,
     ) -> tuple[int, int, str | None]:
-        """Store a message that needs a detour, using the first detour that accepts it.
+        """Store a message that needs a detour, using the first detour that accepts it, or that has a life time.
 
         Return its log offset, queue offset and recall handle.
 
-        :raises RefusedError: a detour refuses the message.
+        :raises RefusedError: a detour refuses the message, or the life time is invalid.
         """
-        assert properties.detour is not None
         if len(body) > self._max_body_bytes or len(properties.text) > MAX_PROPERTIES_BYTES:
             raise self._illegal()  # a text that is too long only in UTF-8 is refused when it is stored
         if self._segments_are_small:
@@ -273,13 +274,16 @@ class SendMessageProcessor:
             tags_code=properties.tags_code,
             index_keys=properties.index_keys,
         )
-        for detour in self._detours:
-            parked = detour(message, properties.detour)
+        for detour in self._detours if properties.detour is not None else ():
+            parked = detour(message, properties.detour or {})
             if parked is not None:
                 message = parked
                 break
+        if properties.life is not None and not header.topic.startswith(RETRY_PREFIX):
+            message = begin_life(message, properties.life, self._clock.now_ms(), self._live.current.delays_ms)
         handle = recall_handle(message, self._broker_name)
-        stored = self._turn.put_message(message)
+        is_fifo = self._traffic is not None and properties.detour is None and _SHARDED in message.properties
+        stored = self._turn.put_message(message, FIFO if is_fifo else NORMAL)
         return stored.physical_offset, stored.queue_offset, handle
 
     def _illegal(self) -> RefusedError:
@@ -314,8 +318,14 @@ class SendMessageProcessor:
         if header.sys_flag & COMPRESSED:
             body = self._unpack_batch(header, body)
         common = (header.properties or "").removesuffix(PROPERTY_SEPARATOR)
-        if header.sys_flag & _TRANSACTION_FLAGS or read_properties(common, "").detour is not None:
+        read = read_properties(common, "")
+        if header.sys_flag & _TRANSACTION_FLAGS or read.detour is not None:
             raise _no_detours()
+        if read.life is not None:
+            raise RefusedError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "the message is illegal: set the life time of each message in a batch, not that of the batch",
+            )
         return body, f"{common}{PROPERTY_SEPARATOR}{self._cluster}" if common else self._cluster
 
     def _read_batch(
@@ -331,7 +341,12 @@ class SendMessageProcessor:
         records = []
         for piece in pieces:
             properties = read_properties(piece.properties_text, tail)
-            stored = properties.text.encode()
+            text = properties.text
+            if properties.life is not None:
+                text = with_end(text, properties.life, self._clock.now_ms())
+                if not target.has_life_times:
+                    self._targets.note_life_times(target.topic)
+            stored = text.encode()
             if len(stored) > MAX_PROPERTIES_BYTES:
                 raise self._illegal()
             if self._segments_are_small:

@@ -74,6 +74,7 @@ class Traffic:
         self._plain: dict[str, MessagesIn] = {}
         """Counters for messages of the usual type, by topic, which speed up :meth:`stored`."""
         self._dead: dict[tuple[str, str], int] = {}
+        self._expired: dict[tuple[str, str], int] = {}
         self._events: dict[tuple[Event, str], int] = {}
         self.finishes: Final[dict[str, Histogram]] = {}
         """Time in seconds from a half message to its commit, by topic."""
@@ -121,6 +122,13 @@ class Traffic:
         """
         self._dead[topic, group] = self._dead.get((topic, group), 0) + 1
 
+    def expired(self, topic: str, group: str, messages: int) -> None:
+        """Count messages that a group did not receive because their lives had ended.
+
+        :param topic: the topic to which the messages were sent.
+        """
+        self._expired[topic, group] = self._expired.get((topic, group), 0) + messages
+
     def sent_to(self, topic: str, group: str, queue_id: int, next_offset: int) -> None:
         """Record the offset up to which a queue's messages have been sent to a group."""
         queues = self.pulled.get((topic, group))
@@ -159,6 +167,10 @@ class Traffic:
         """Return the number of dead letters by topic and group."""
         return list(self._dead.items())
 
+    def expired_messages(self) -> list[tuple[tuple[str, str], int]]:
+        """Return the number of expired messages by topic and group."""
+        return list(self._expired.items())
+
     def keep(self, topics: Set[str], groups: Set[str]) -> Steps:
         """Remove topics and groups that no longer exist."""
         counted = iter(list(self._in))
@@ -174,8 +186,9 @@ class Traffic:
             for topic in by_topic.keys() - topics:
                 del by_topic[topic]
         yield []
-        for key in [key for key in self._dead if key[1] not in groups]:
-            del self._dead[key]
+        for counts in (self._dead, self._expired):
+            for key in [key for key in counts if key[1] not in groups]:
+                del counts[key]
         pulled = iter(list(self.pulled))
         while pairs := list(islice(pulled, METRIC_SAMPLES_PER_SLICE)):
             for topic, group in pairs:

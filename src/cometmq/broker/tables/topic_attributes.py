@@ -1,6 +1,11 @@
 """Topic attributes, as in RocketMQ 5, and the format for changing them.
 
 A change is a text such as ``+message.type=FIFO,-reserve.time`` (``AttributeParser``, ``AttributeUtil``,
+``TopicAttributes``); errors have Apache's texts. Only message.type has an effect here: RocketMQ 5 clients over gRPC
+receive it with the route, and their sends are checked against it. As in Apache's broker, sends over remoting are not
+checked. Two attributes are CometMQ's own: ``archive.read=off`` excludes a topic from the archive that the broker reads;
+``expired.messages`` says what becomes of messages whose life time has ended. The broker sets the latter to ``skip``
+when it stores the first message with a life time in a topic. Pulls of other topics need not look for life times.
 ``TopicAttributes``); errors have Apache's texts. Two of Apache's attributes have an effect here. RocketMQ 5 clients
 over gRPC receive ``message.type`` with the route, and their sends are checked against it; a topic of type LITE has
 lite topics. ``lite.topic.expiration`` is the number of minutes after which an idle lite topic is removed. As in
@@ -19,6 +24,11 @@ from cometmq.message.names import MESSAGE_TYPE
 
 READ_ARCHIVE: Final = "archive.read"
 _OFF: Final = "off"
+EXPIRED_MESSAGES: Final = "expired.messages"
+SKIP: Final = "skip"
+"""Expired messages are passed over."""
+_DEAD_LETTER: Final = "dead-letter"
+"""Expired messages become dead letters of the group that would have received them."""
 PRIORITY: Final = "PRIORITY"
 LITE: Final = "LITE"
 MESSAGE_TYPES: Final = ("UNSPECIFIED", "MIXED", "TRANSACTION", PRIORITY, "FIFO", "DELAY", LITE, "NORMAL")
@@ -64,6 +74,7 @@ _CHECKS: Final[Mapping[str, Check]] = {
     "reserve.time": in_range(-1, LONG_MAX),
     LITE_EXPIRATION: in_range(-1, _LITE_EXPIRATION_MAX),
     READ_ARCHIVE: one_of("on", _OFF),
+    EXPIRED_MESSAGES: one_of(SKIP, _DEAD_LETTER),
 }
 """The supported attributes and their checks. Attributes for batch queues and compaction are not supported."""
 _UNCHANGEABLE: Final = frozenset({"queue.type", "cleanup.policy"})
@@ -138,6 +149,16 @@ def message_type_of(attributes: Mapping[str, str] | None) -> str:
 def reads_archive(attributes: Mapping[str, str] | None) -> bool:
     """Return whether a topic's archived messages may be read."""
     return (attributes or {}).get(READ_ARCHIVE) != _OFF
+
+
+def has_life_times(attributes: Mapping[str, str] | None) -> bool:
+    """Return whether messages of a topic may have life times."""
+    return attributes is not None and EXPIRED_MESSAGES in attributes
+
+
+def makes_dead_letters(attributes: Mapping[str, str] | None) -> bool:
+    """Return whether the expired messages of a topic become dead letters."""
+    return (attributes or {}).get(EXPIRED_MESSAGES) == _DEAD_LETTER
 
 
 def is_lite(attributes: Mapping[str, str] | None) -> bool:

@@ -17,6 +17,7 @@ import msgspec
 from cometmq.broker.config import LiveConfig
 from cometmq.broker.limits import HALF_PROPERTIES_RESERVE_BYTES, MAX_OPEN_TRANSACTIONS
 from cometmq.broker.turn.inner_message import Detour, InnerMessage, index_fields, inner_message
+from cometmq.broker.turn.life_time import begin_again
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.java_values import parse_long
 from cometmq.limits import MAX_PROPERTIES_BYTES
@@ -126,13 +127,13 @@ def _to_half(message: InnerMessage, wanted: Mapping[str, str]) -> InnerMessage:
     )
 
 
-def to_committed(half: StoredRecord) -> InnerMessage:
-    """Return the message to store in the real topic when a half message is committed.
+def to_committed(half: StoredRecord, now_ms: int) -> InnerMessage:
+    """Return the message to store in the real topic when a half message is committed, and its life begins.
 
     :raises ValueError: the half message lacks its topic or queue.
     """
     topic, queue_id = real_queue(half)
-    text = half.properties_text
+    text = begin_again(half.properties_text, now_ms)
     if TRAN_PREPARED_QUEUE_OFFSET in text:
         text = _with_properties(text, frozenset({TRAN_PREPARED_QUEUE_OFFSET}), {})
     tags, keys = index_fields(half.properties)

@@ -142,7 +142,7 @@ class EndTransactionProcessor:
         """
         op = self._table.op_message(half.queue_offset)
         if commits:
-            self._turn.put_together((to_committed(half), op), ended, late, TRANSACTION)
+            self._turn.put_together((to_committed(half, self._clock.now_ms()), op), ended, late, TRANSACTION)
         else:
             self._turn.put_inner(op, ended, late)
 

@@ -16,6 +16,7 @@ from cometmq.message.ids import tags_code
 from cometmq.message.properties import (
     CLUSTER,
     DELAY,
+    EXPIRES_MS,
     KEYS,
     NAME_VALUE_SEPARATOR,
     NO_PRIORITY,
@@ -27,6 +28,7 @@ from cometmq.message.properties import (
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
     TRAN_MSG,
+    TTL_MS,
     UNIQ_KEY,
     WAIT,
     PropertiesText,
@@ -36,8 +38,10 @@ from cometmq.message.record import StoredRecord
 
 DETOURS: Final = frozenset({DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TRAN_MSG})
 """Properties that cause a message to be parked: stored in a system topic until it is due."""
-_RARE: Final = DETOURS | {PRIORITY}
-
+_LIFE: Final = frozenset({TTL_MS, EXPIRES_MS})
+"""Properties of a message's life time."""
+_RARE: Final = DETOURS | _LIFE | {PRIORITY}
+"""Properties that few messages have."""
 _RECONSUME_TIMES_MAX: Final = 2**31 - 1
 """Largest value of the ``reconsumeTimes`` field in a record."""
 _DROPPED: Final = frozenset({WAIT, CLUSTER, ""})
@@ -123,6 +127,8 @@ class SendProperties(msgspec.Struct, gc=False):
     """The message's properties that are in ``DETOURS``, and its WAIT property; ``None`` if it is not parked."""
     priority: int = NO_PRIORITY
     """The message's priority, or -1 if it has none."""
+    life: dict[str, str] | None = None
+    """The properties of the message's life time; ``None`` if it has none."""
 
 
 def read_properties(text: str, tail: str) -> SendProperties:
@@ -131,9 +137,9 @@ def read_properties(text: str, tail: str) -> SendProperties:
     If a name occurs twice, the last value counts, as in RocketMQ. Empty properties are dropped. The priority of a
     message with a message group is dropped, as in Apache's broker, since the group determines the queue.
     """
-    keys = unique = tag = wait = wait_piece = priority = ""
+    keys = unique = tag = wait = wait_piece = ""
     untidy = False
-    detour: dict[str, str] | None = None
+    rare: dict[str, str] | None = None
     separator, name_end = PROPERTY_SEPARATOR, NAME_VALUE_SEPARATOR
     pieces = text.split(separator)
     if not pieces[-1]:
@@ -151,18 +157,14 @@ def read_properties(text: str, tail: str) -> SendProperties:
             wait = value or wait
             wait_piece = piece
         elif name in _RARE:
-            if name == PRIORITY:
-                priority = value or priority
-            elif value:
-                detour = detour or {}
-                detour[name] = value
+            if value:
+                rare = rare or {}
+                rare[name] = value
         elif name in _DROPPED:
             untidy = True
-    if detour is not None and wait:
-        detour[WAIT] = wait
     dropped, level = _DROPPED, NO_PRIORITY
-    if priority:
-        level = read_priority(priority)
+    if rare is not None and PRIORITY in rare:
+        level = read_priority(rare[PRIORITY])
         if level != NO_PRIORITY and PropertiesText(text).get(SHARDING_KEY):
             untidy, dropped, level = True, _DROPPED | {PRIORITY}, NO_PRIORITY
     if untidy:
@@ -182,9 +184,18 @@ def read_properties(text: str, tail: str) -> SendProperties:
         tags_code(tag) if tag else 0,
         index_keys,
         wait != "false",
-        detour,
+        None if rare is None else _detour(rare, wait),
         level,
+        None if rare is None else {name: rare[name] for name in _LIFE & rare.keys()} or None,
     )
+
+
+def _detour(rare: Mapping[str, str], wait: str) -> dict[str, str] | None:
+    """Return the detour properties among those that few messages have, with WAIT."""
+    detour = {name: value for name, value in rare.items() if name in DETOURS}
+    if detour and wait:
+        detour[WAIT] = wait
+    return detour or None
 
 
 def index_fields(properties: Mapping[str, str]) -> tuple[int, tuple[str, ...]]:

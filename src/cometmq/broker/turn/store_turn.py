@@ -47,6 +47,7 @@ from cometmq.broker.turn.targets import RefusedError, SendTarget, SendTargets
 from cometmq.broker.turn.waiters import SendWaiters
 from cometmq.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_CHARS
 from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
+from cometmq.message.properties import EXPIRES_MS, property_mark
 from cometmq.message.record import MIN_RECORD_BYTES
 from cometmq.remoting.codes import ResponseCode
 from cometmq.store.errors import StoreError
@@ -56,6 +57,8 @@ from cometmq.store.write_batch import EncodedRecords, NewRecord
 
 _log = logging.getLogger(__name__)
 
+_EXPIRES: Final = property_mark(EXPIRES_MS)
+"""The end of a message's life, as it occurs in a properties text."""
 _MAX_OVERHEAD_BYTES: Final = MIN_RECORD_BYTES + 2 * (IPV6_HOST_BYTES - IPV4_HOST_BYTES) + MAX_TOPIC_CHARS + 8
 """Maximum number of bytes that a record has in addition to its body and properties, including the filler after it."""
 
@@ -259,6 +262,8 @@ class StoreTurn:
                     f"{self.max_stored_bytes} bytes that fit into one log file."
                 )
             target = self._targets.inner(message.topic)
+            if not target.has_life_times and _EXPIRES in message.properties:
+                self._targets.note_life_times(message.topic)
             queue = target.queues.get(message.queue_id)
             if queue is None:
                 queue = target.queues[message.queue_id] = target.open_inner(message.queue_id)

@@ -11,22 +11,32 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from cometmq.broker.config import BrokerConfig, LiveConfig
 from cometmq.broker.limits import MAX_TOPICS, SLICES_SECONDS
 from cometmq.broker.statistics.stats import Counted
 from cometmq.broker.statistics.traffic import NORMAL
 from cometmq.broker.tables.groups import SubscriptionGroupManager
 from cometmq.broker.tables.table_writer import TableWriter
-from cometmq.broker.tables.topic_attributes import PRIORITY, message_type_of
+from cometmq.broker.tables.topic_attributes import (
+    EXPIRED_MESSAGES,
+    PRIORITY,
+    SKIP,
+    has_life_times,
+    message_type_of,
+)
 from cometmq.broker.tables.topics import TopicConfigManager, describe_topic
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.names import (
+    DLQ_PREFIX,
     NOT_ALLOWED_SEND_TOPICS,
     PERM_WRITE,
     RETRY_PREFIX,
     REVIVE_TOPIC_PREFIX,
     check_group,
     check_topic,
+    is_system_topic,
 )
 from cometmq.message.record import MIN_RECORD_BYTES
 from cometmq.message.sysflag import MULTI_TAGS, TOPIC_UNIT, TOPIC_UNIT_SUB
@@ -64,6 +74,7 @@ class SendTarget:
         "config",
         "counted",
         "fixed_bytes",
+        "has_life_times",
         "is_retry",
         "queues",
         "sys_flag",
@@ -82,6 +93,10 @@ class SendTarget:
         self.sys_flag = MULTI_TAGS if config.topic_filter_type == _MULTI_TAG else 0
         self.counted: Counted = (self.topic, NORMAL)
         """The topic and its usual message type, for statistics."""
+        self.has_life_times = (
+            has_life_times(config.attributes) or self.topic.startswith(DLQ_PREFIX) or is_system_topic(self.topic)
+        )
+        """True if readers look at the life times of its messages, or never do."""
         self.fixed_bytes = len(self.topic) + MIN_RECORD_BYTES
         """Size of a record without body and properties."""
         self._store = store
@@ -236,8 +251,16 @@ class SendTargets:
             target = self._inner[name] = SendTarget(topic or TopicConfig(topic_name=name), self._store)
         return target
 
+    def note_life_times(self, name: str) -> None:
+        """Note in the table of topics that a topic's messages may have life times; it is saved with the turn."""
+        topic = self._topics.get(name)
+        if topic is not None and not has_life_times(topic.attributes):
+            attributes = {**(topic.attributes or {}), EXPIRED_MESSAGES: SKIP}
+            self._topics.put(msgspec.structs.replace(topic, attributes=attributes))
+            self._has_unsaved = True
+
     def save_topics(self) -> None:
-        """Save the topics created in this turn, because recovery after a crash hides topics that were not saved.
+        """Save the topics created or changed in this turn, because recovery after a crash hides unsaved topics.
 
         :raises RefusedError: the file cannot be written, so nothing in the turn may be stored.
         """
