@@ -35,7 +35,10 @@ from cometmq.message.message import MessageExt
 from cometmq.message.names import AUTO_CREATE_TOPIC, DLQ_PREFIX, TOOLS_GROUP, dlq_topic
 from cometmq.message.properties import (
     CLUSTER,
+    DEAD_REASON,
     DELAY,
+    EXPIRED_FROM,
+    EXPIRES_MS,
     MAX_RECONSUME_TIMES,
     ORIGIN_GROUP,
     ORIGIN_MESSAGE_ID,
@@ -168,7 +171,10 @@ RESENT_FROM: Final = "RESENT_FROM"
 _GROUP: Final = "cometmq-dlq"
 _DEAD_LETTER_PROPERTIES: Final = (
     CLUSTER,
+    DEAD_REASON,
     DELAY,
+    EXPIRED_FROM,
+    EXPIRES_MS,
     MAX_RECONSUME_TIMES,
     ORIGIN_GROUP,
     REAL_QID,
@@ -178,7 +184,9 @@ _DEAD_LETTER_PROPERTIES: Final = (
     TRAN_MSG,
     WAIT,
 )
-"""Properties that record how a message became a dead letter; they are removed when it is resent."""
+"""Properties that record how a message became a dead letter; they are removed when it is resent. A message with a life
+time gets a new life.
+"""
 
 
 class Outcome(Enum):

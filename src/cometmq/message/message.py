@@ -11,7 +11,7 @@ import msgspec
 
 from cometmq.core import CORE
 from cometmq.errors import CometMQError
-from cometmq.limits import MAX_DECOMPRESSED_BYTES
+from cometmq.limits import MAX_DECOMPRESSED_BYTES, MAX_TTL_MS
 from cometmq.message import properties as names
 from cometmq.message.compression import decompress
 from cometmq.message.hosts import decode_host, format_address
@@ -31,6 +31,8 @@ from cometmq.message.sysflag import COMPRESSED
 
 _EPOCH: Final = datetime.datetime.fromtimestamp(0, datetime.UTC)
 _MILLISECOND: Final = datetime.timedelta(milliseconds=1)
+_MAX_TIME_DIGITS: Final = 14
+"""Maximum length of a time in milliseconds since 1970: it is before the year 9999, the last one of Python's dates."""
 _SIZE_MAGIC: Final = RECORD.struct("size", "magic")
 _SIZE: Final = RECORD.struct("size").unpack_from
 _MAGIC: Final = RECORD.struct("magic").unpack_from
@@ -63,11 +65,14 @@ class Message(msgspec.Struct):
     ``tags`` is one tag, by which consumers filter. The message can be queried by its ``keys``. ``properties`` are the
     user's own; they must not have RocketMQ's reserved names, and empty values are not allowed. ``delay_level`` 0 means
     no delay. ``delay`` (on the broker's clock) and ``deliver_at`` (with a time zone) delay the message to the
-    millisecond; they need a CometMQ or RocketMQ 5 broker. If ``wait_store_msg_ok`` is false, the broker responds before
-    flush and replication. In topics of type PRIORITY, messages with a larger ``priority`` (0 or more) are popped first.
+    millisecond; they need a CometMQ or RocketMQ 5 broker. ``ttl`` is the life time of the message, from when the broker
+    accepts it or from when its delay ends: after that, CometMQ's brokers do not deliver it. If ``wait_store_msg_ok`` is
+    false, the broker responds before flush and replication. In topics of type PRIORITY, messages with a larger
+    ``priority`` (0 or more) are popped first.
 
     :raises ValueError: more than one of ``delay_level``, ``delay`` and ``deliver_at`` is set, ``deliver_at`` has no
-        time zone, ``priority`` is not a number from 0 to 2,147,483,647, or both ``body`` and ``value`` are set.
+        time zone, ``priority`` is not a number from 0 to 2,147,483,647, ``ttl`` is less than a millisecond or more than
+        ten years, or both ``body`` and ``value`` are set.
     """
 
     topic: str
@@ -82,6 +87,7 @@ class Message(msgspec.Struct):
     deliver_at: datetime.datetime | None = None
     value: Any = msgspec.UNSET
     priority: int | None = None
+    ttl: datetime.timedelta | None = None
 
     def __post_init__(self) -> None:
         if self.value is not msgspec.UNSET and self.body:
@@ -90,6 +96,8 @@ class Message(msgspec.Struct):
             self.check_delay()
         if self.priority is not None:
             self.check_priority()
+        if self.ttl is not None:
+            self.check_ttl()
 
     def check_priority(self) -> None:
         """Check that the priority is valid.
@@ -116,6 +124,14 @@ class Message(msgspec.Struct):
                 "datetime(…, tzinfo=timezone.utc), or use .astimezone() for local time"
             )
 
+    def check_ttl(self) -> None:
+        """Check the life time.
+
+        :raises ValueError: the life time is less than a millisecond or more than ten years.
+        """
+        if self.ttl is not None and not _MILLISECOND <= self.ttl <= MAX_TTL_MS * _MILLISECOND:
+            raise ValueError(f"the ttl {self.ttl} is not a life time: use one millisecond to ten years")
+
     @property
     def is_delayed(self) -> bool:
         """True if the message has a delay of any kind."""
@@ -136,6 +152,8 @@ class Message(msgspec.Struct):
             stored[names.TIMER_DELIVER_MS] = str(round((self.deliver_at - _EPOCH) / _MILLISECOND))
         if self.priority is not None:
             stored[names.PRIORITY] = str(self.priority)
+        if self.ttl is not None:
+            stored[names.TTL_MS] = str(self.ttl // _MILLISECOND)
         stored[names.WAIT] = "true" if self.wait_store_msg_ok else "false"
         return stored
 
@@ -302,6 +320,14 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
     def keys(self) -> tuple[str, ...]:
         """The message's keys, split at spaces as in a broker's index; other white space is part of a key."""
         return tuple([key for key in self.properties.get(names.KEYS, "").split(KEY_SEPARATOR) if key])
+
+    @property
+    def expires_at(self) -> datetime.datetime | None:
+        """The end of the message's life in UTC, after which brokers do not deliver it; ``None`` for no life time."""
+        text = self.properties.get(names.EXPIRES_MS, "")
+        if not (text.isascii() and text.isdigit() and len(text) <= _MAX_TIME_DIGITS):
+            return None
+        return _EPOCH + int(text) * _MILLISECOND
 
     @property
     def place(self) -> tuple[bytes, int]:

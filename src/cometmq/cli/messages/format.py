@@ -98,7 +98,7 @@ class Template:
             near = nearest(field, MESSAGE_FIELDS)
             hint = f"did you mean {near}?" if near else f"use {', '.join(MESSAGE_FIELDS)}"
             raise ValueError(f"unknown field {field}; {hint}")
-        return lambda _, row: self._text(row[field])
+        return lambda _, row: self._text(row.get(field))
 
     def _text(self, value: Any) -> bytes:
         if isinstance(value, Mapping):

@@ -19,6 +19,7 @@ from cometmq.cli.moments import EPOCH
 from cometmq.message.message import Message
 from cometmq.message.properties import (
     DELAY,
+    EXPIRES_MS,
     KEY_SEPARATOR,
     KEYS,
     PRODUCER_SEQUENCE,
@@ -63,6 +64,7 @@ STORED_FIELDS: Final = (
     "stored",
     "store_timestamp",
     "store_host",
+    "expires",
     "reconsume_times",
     "sys_flag",
     "prepared_transaction_offset",
@@ -72,6 +74,7 @@ _OF_BROKERS: Final = (
     RESERVED_NAMES
     | TIMER_NAMES
     | {
+        EXPIRES_MS,
         PRODUCER_SEQUENCE,
         TIMER_DEL_UNIQKEY,
         TIMER_OUT_MS,

@@ -43,13 +43,16 @@ MESSAGE_FIELDS: Final = (
     "reconsume_times",
     "flag",
     "properties",
+    "expires",
     "body",
 )
 """Fields of a message in the output, in order."""
 
 
 def message_row(message: MessageExt) -> dict[str, Any]:
-    """Return a message as an output row. A body that is not UTF-8 becomes ``body_base64``."""
+    """Return a message as an output row. A body that is not UTF-8 becomes ``body_base64``; the field ``expires`` stands
+    only in messages with a life time.
+    """
     shown = {name: value for name, value in message.properties.items() if name not in (KEYS, TAGS, UNIQ_KEY)}
     row: dict[str, Any] = {
         "topic": message.topic,
@@ -68,6 +71,8 @@ def message_row(message: MessageExt) -> dict[str, Any]:
         "flag": message.flag,
         "properties": shown,
     }
+    if message.expires_at is not None:
+        row["expires"] = local_time(round(message.expires_at.timestamp() * 1000))
     try:
         row["body"] = message.body.decode()
     except UnicodeDecodeError:

@@ -26,9 +26,10 @@ from cometmq.cli.output import Column, Progress, notify, output_option, show
 from cometmq.client.producer.producer import Producer
 from cometmq.client.send.config import ProducerConfig
 from cometmq.clock import SYSTEM_CLOCK
+from cometmq.limits import MAX_TTL_MS
 from cometmq.loop import fastest_loop
 from cometmq.message.message import Message
-from cometmq.message.properties import SHARDING_KEY
+from cometmq.message.properties import SHARDING_KEY, TTL_MS
 
 PRODUCER_GROUP: Final = "cometmq-produce"
 
@@ -72,6 +73,7 @@ _SENT: Final = (
 @click.option("--delay", type=Duration(), help="Deliver after this delay, such as 90s, 1h30m, 2d or 500ms.")
 @click.option("--deliver-at", type=Moment(), help="Deliver each message at this time.")
 @click.option("--delay-level", type=click.IntRange(1), help="Deliver after this delay level (messageDelayLevel).")
+@click.option("--ttl", type=Duration(), help="Deliver each message only for this time, such as 90s, 1h30m or 2d.")
 @click.option("--count", type=click.IntRange(1), help="Generate and send N messages.")
 @click.option(
     "--size",
@@ -102,6 +104,7 @@ def command(
     delay: timedelta | None,
     deliver_at: int | None,
     delay_level: int | None,
+    ttl: timedelta | None,
     count: int | None,
     size: int,
     rate: float | None,
@@ -122,6 +125,8 @@ def command(
         raise WrongUseError("give only one of --body, --file and --count")
     delays = _delays(delay, deliver_at, delay_level)
     shared = _pairs(properties) | ({} if sharding_key is None else {SHARDING_KEY: sharding_key})
+    if ttl is not None:
+        shared[TTL_MS] = _life_time(ttl)
     form = MessageForm(topic, tag, keys, shared, as_json, delays)
     pacer = Pacer(rate, SYSTEM_CLOCK)
     with ExitStack() as files:
@@ -166,6 +171,13 @@ def _delays(delay: timedelta | None, deliver_at: int | None, delay_level: int | 
     except OverflowError:
         raise WrongUseError(f"--deliver-at {deliver_at} is after the year 9999") from None
     return Delays(delay_level or 0, delay, due)
+
+
+def _life_time(ttl: timedelta) -> str:
+    milliseconds = ttl // timedelta(milliseconds=1)
+    if not 1 <= milliseconds <= MAX_TTL_MS:
+        raise WrongUseError("--ttl: use a time from 1ms to 3650d")
+    return str(milliseconds)
 
 
 def _pairs(texts: tuple[str, ...]) -> dict[str, str]:

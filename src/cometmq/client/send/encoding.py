@@ -121,12 +121,12 @@ class SendEncoder:
             32,767 bytes.
         """
         own = _UNIQUE_MARK + unique_key + _WAITS[bool(message.wait_store_msg_ok)]
-        any_delay = message.delay is not None or message.deliver_at is not None
-        is_special = any_delay or message.priority is not None
+        is_timed = message.delay is not None or message.deliver_at is not None or message.ttl is not None
+        is_special = is_timed or message.priority is not None
         if not (message.tags or message.keys or message.properties or message.delay_level or is_special):
             return own
         if is_special:
-            _check_delay_and_priority(message)
+            _check_again(message)
         reserved = message.properties.keys() & RESERVED_NAMES
         if reserved:
             raise IllegalMessageError(
@@ -283,14 +283,15 @@ def _check_unicode(text: str) -> None:
         ) from error
 
 
-def _check_delay_and_priority(message: Message) -> None:
-    """Check both again, because the message may have changed since it was created.
+def _check_again(message: Message) -> None:
+    """Check delay, priority and life time again, because the message may have changed since it was created.
 
-    :raises IllegalMessageError: the message has two delays, an invalid delay or an invalid priority.
+    :raises IllegalMessageError: the message has two delays, or an invalid delay, priority or life time.
     """
     try:
         message.check_delay()
         message.check_priority()
+        message.check_ttl()
     except ValueError as error:
         reason, _, next_step = str(error).partition(": ")
         raise IllegalMessageError(reason, next_step) from None
