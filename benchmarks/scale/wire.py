@@ -35,6 +35,7 @@ class _Answer(msgspec.Struct):
     code: int
     flag: int = 0
     remark: str | None = None
+    extFields: dict[str, str] = {}  # noqa: N815 - RocketMQ's name
 
 
 def request(code: RequestCode, body: bytes = b"", **fields: str) -> bytes:
@@ -108,6 +109,24 @@ def pop(group: str, topic: str, messages: int, invisible_ms: int = 86_400_000) -
     )
 
 
+def pull(topic: str, offset: int, messages: int) -> bytes:
+    """Read messages of the first queue of a topic, without a wait."""
+    return request(
+        RequestCode.PULL_MESSAGE,
+        consumerGroup="scale",
+        topic=topic,
+        queueId="0",
+        queueOffset=str(offset),
+        maxMsgNums=str(messages),
+        sysFlag="4",
+        commitOffset="0",
+        suspendTimeoutMillis="0",
+        subscription="*",
+        subVersion="0",
+        expressionType="TAG",
+    )
+
+
 def query(topic: str, key: str) -> bytes:
     """Find messages by key."""
     return request(
@@ -177,8 +196,15 @@ class Wire:
 
         :raises RefusedError: it was refused.
         """
+        self.fetch(frame)
+
+    def fetch(self, frame: bytes) -> tuple[dict[str, str], bytes]:
+        """Send one request, and return the fields and the body of its answer.
+
+        :raises RefusedError: it was refused.
+        """
         self._socket.sendall(frame)
-        self._read()
+        return self._read()
 
     def pour(self, frames: Iterable[bytes]) -> int:
         """Send requests, 64 of them in flight; how many there were.
@@ -193,19 +219,22 @@ class Wire:
             count += len(some)
         return count
 
-    def _read(self) -> None:
-        answer = self._read_frame()
+    def _read(self) -> tuple[dict[str, str], bytes]:
+        answer, body = self._read_frame()
         while not answer.flag & _IS_ANSWER:  # the broker's own request to a consumer
-            answer = self._read_frame()
+            answer, body = self._read_frame()
         if answer.code != 0:
             raise RefusedError(f"code {answer.code}: {answer.remark}")
+        return answer.extFields, body
 
-    def _read_frame(self) -> _Answer:
+    def _read_frame(self) -> tuple[_Answer, bytes]:
         head = self._stream.read(8)
         if len(head) < 8:
             raise ConnectionError("the broker has closed the connection")
         size, header_size = struct.unpack(">ii", head)
-        return msgspec.json.decode(self._stream.read(size - 4)[: header_size & 0xFFFFFF], type=_Answer)
+        data = self._stream.read(size - 4)
+        width = header_size & 0xFFFFFF
+        return msgspec.json.decode(data[:width], type=_Answer), data[width:]
 
     def close(self) -> None:
         """Close the connection."""

@@ -402,7 +402,8 @@ class TimerMessageService:
         position = await self._write()
         await self._load()
         if not self._is_counted:  # after the messages that are due soon were loaded, and before the first save
-            self._counts.waiting += await self.in_thread(self.log.count_when_opened)
+            count = await self.in_thread(self.log.count_when_opened)  # messages are delivered in the meantime
+            self._counts.waiting += count
             self._is_counted = True
         if position is not None and self.clock.monotonic() - self._saved_at_s >= self._pause_s:
             await self._save(position)
