@@ -20,12 +20,14 @@ import numpy.typing as npt
 from cometmq.checksum import crc32
 from cometmq.store.disk import Disk, delete_large_file, open_file
 from cometmq.store.timer.position import RENUMBERED
-from cometmq.store.timer.unit import UNIT_BYTES, UNIT_DTYPE, Chosen, TimerEntry, Units, are_damaged, sound_units
+from cometmq.store.timer.unit import RECALL, UNIT_BYTES, UNIT_DTYPE, Chosen, TimerEntry, Units, are_damaged, sound_units
 
 DAY_MS: Final = 86_400_000
 _EPOCH: Final = datetime.date(1970, 1, 1)
 _READ_UNITS: Final = 65_536
 """Number of units per read (3.5 MB). It limits the memory needed to read a day with millions of messages."""
+_LAST_UNITS: Final = 64
+"""Number of units read at once to find the last sound one, since a start does this for each of a thousand days."""
 
 
 class OpenFiles:
@@ -125,7 +127,7 @@ class TimerDay:
         data_bytes = self.data_path.stat().st_size if self.data_path.exists() else 0
         left = index_bytes // UNIT_BYTES if count is None else min(count, index_bytes // UNIT_BYTES)
         while left:
-            start = max(0, left - _READ_UNITS)
+            start = max(0, left - _LAST_UNITS)
             with self.index_path.open("rb") as file:
                 file.seek(start * UNIT_BYTES)
                 raw = file.read((left - start) * UNIT_BYTES)
@@ -212,6 +214,15 @@ class TimerDay:
             due = units["due"]
             found.append(due[(due >= low_ms) & (due < high_ms) & chosen(units)])
         return np.concatenate(found)
+
+    def count_without_recalls(self, chosen: Chosen) -> int | None:
+        """Return the number of selected units, or ``None`` if any unit is a recall, whose message must be found."""
+        count = 0
+        for units in self._blocks():
+            if (units["kind"] == RECALL).any():
+                return None
+            count += int(np.count_nonzero(chosen(units)))
+        return count
 
     def first_due(self, from_ms: int, before_serial: int) -> int | None:
         """Return the earliest due time at or after ``from_ms`` of any unit, or ``None`` if there is none."""

@@ -41,7 +41,7 @@ from cometmq.store.timer.position import (
     position_after_loss,
     read_position,
 )
-from cometmq.store.timer.unit import RECALL, UNIT_DTYPE, Chosen, TimerEntry, Units, without_recalled
+from cometmq.store.timer.unit import UNIT_DTYPE, Chosen, TimerEntry, Units, without_recalled
 
 FOREVER_MS: Final = 1 << 62
 """A time that is later than every due time."""
@@ -294,13 +294,11 @@ class TimerLog:
         return sum(self._count(day, self.position.serial) for day in self._days.values())
 
     def _count(self, day: TimerDay, before_serial: int) -> int:
-        if len(day.dues(-FOREVER_MS, FOREVER_MS, lambda units: units["kind"] == RECALL)):
-            return len(self._undelivered(day, -FOREVER_MS, FOREVER_MS, before_serial))
-
         def waits(units: Units) -> npt.NDArray[np.bool_]:
             return appended(units, before_serial) & ~self.delivered.are_delivered(units)
 
-        return len(day.dues(-FOREVER_MS, FOREVER_MS, waits))
+        count = day.count_without_recalls(waits)
+        return len(self._undelivered(day, -FOREVER_MS, FOREVER_MS, before_serial)) if count is None else count
 
     def window_end(self, low_ms: int, high_ms: int, most: int, chosen: Chosen) -> tuple[int, int]:
         """Return the end of a window that starts at ``low_ms``, ends at ``high_ms`` at the latest, and contains about
