@@ -258,7 +258,7 @@ MAX_LOCK_REQUEST_QUEUES: Final = 16_384
 """Maximum number of queues in a lock request (about 3 µs per queue)."""
 MAX_LOCK_REQUEST_BYTES: Final = 4 * 1024 * 1024
 """Maximum size of the body of a lock request, enough for MAX_LOCK_REQUEST_QUEUES with names of 200 characters."""
-MAX_OPEN_TRANSACTIONS: Final = 500_000
+MAX_OPEN_TRANSACTIONS: Final = 1_000_000
 """Maximum number of open transactions, about 250 bytes each; further half messages are refused."""
 HALF_PROPERTIES_RESERVE_BYTES: Final = 256
 """Space reserved in a half message's properties for those that each check adds."""

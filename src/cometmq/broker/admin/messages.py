@@ -126,7 +126,7 @@ class TransactionAdmin:
         most = min(max(header.max_num, 1), MAX_LISTED_TRANSACTIONS)
         listed: list[OpenTransaction] = []
         next_offset = None
-        for looked_at, offset in enumerate(self._table.offsets(header.offset)):
+        for looked_at, offset in enumerate(self._table.offsets(header.offset, MAX_SEARCHED_TRANSACTIONS + 1)):
             if len(listed) == most or looked_at == MAX_SEARCHED_TRANSACTIONS:
                 next_offset = offset
                 break

@@ -10,15 +10,13 @@ message that already has a copy. In both cases the missing op message is written
 
 from __future__ import annotations
 
-import heapq
 import logging
+import sys
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import islice
 from operator import attrgetter
 from typing import Final
-
-import msgspec
 
 from cometmq.broker.limits import COMMITTED_SCAN_BYTES, MAX_TRANSACTION_MARKS
 from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
@@ -30,6 +28,7 @@ from cometmq.broker.transaction.half_message import (
     op_message,
     op_offsets,
 )
+from cometmq.broker.transaction.open_pages import OpenPages, Pages, Transaction
 from cometmq.broker.turn.inner_message import InnerMessage, Stored
 from cometmq.broker.turn.store_turn import StoreTurn, WhenStored
 from cometmq.broker.turn.targets import RefusedError
@@ -50,25 +49,8 @@ _log = logging.getLogger(__name__)
 _PUT_BACK_MARK: Final = TRAN_PREPARED_QUEUE_OFFSET.encode()
 _CHECKED_MARK: Final = TRANSACTION_CHECK_TIMES.encode()
 
-_ENDED_MIN: Final = 64
-"""Number of ended transactions that are always kept in the heap of start times, and among those not recorded."""
-
 Changed = Callable[[], None]
 """Callback that is called when a transaction's current change has been stored or has failed."""
-
-
-class Transaction(msgspec.Struct, gc=False):
-    """An open transaction, with the values needed for checks."""
-
-    first_offset: int
-    """Queue offset of the first half message, which identifies the transaction."""
-    begun_ms: int
-    """Start time in milliseconds since 1970: the earlier of the broker's and the producer's time."""
-    stored_ms: int
-    """Store time of the half message or its current copy, in milliseconds since 1970."""
-    immunity_ms: int | None
-    check_times: int
-    group: str
 
 
 def describe(half: StoredRecord) -> Transaction:
@@ -81,7 +63,7 @@ def describe(half: StoredRecord) -> Transaction:
         stored,
         immunity_ms(half),
         checks,
-        half.properties.get(PGROUP, ""),
+        sys.intern(half.properties.get(PGROUP, "")),
     )
 
 
@@ -98,18 +80,17 @@ class OpenTransactions:
         self._halves = store.queue(TRANS_HALF_TOPIC, HALF_QUEUE)
         self._ops = store.queue(TRANS_OP_HALF_TOPIC, HALF_QUEUE)
         mark = _start_offset(offsets, self._halves), _start_offset(offsets, self._ops)
-        self._open, self.unmarked = _find_open(store, self._halves, self._ops, mark)
-        self._copies = {
-            noted.first_offset: offset
-            for offset, noted in self._open.items()
-            if noted is not None and noted.first_offset != offset
-        }
+        found, self.unmarked = _find_open(store, self._halves, self._ops, mark)
+        self._open = OpenPages()
+        self._copies: Pages[int] = Pages()
         """Offset of the current copy, by the transaction's first offset."""
-        self._unrecorded = deque(offset for offset, noted in self._open.items() if noted is None)
-        """Offsets of transactions that may not have been recorded, ascending."""
-        self._begun = [(noted.begun_ms, noted.first_offset) for noted in self._open.values() if noted is not None]
-        """Heap of the start time and first offset of each recorded transaction, and of some that have ended."""
-        heapq.heapify(self._begun)
+        for offset, noted in found.items():
+            if noted is None:
+                self._open.add(range(offset, offset + 1))
+            else:
+                self._open.record(offset, noted)
+                if noted.first_offset != offset:
+                    self._copies.update({noted.first_offset: offset})
         self._changing: dict[int, list[Changed]] = {}
         self._read_to = self._halves.committed
         self._marks = [mark]
@@ -129,39 +110,25 @@ class OpenTransactions:
         """Return the number of open transactions, except those in the compiled core's current batch."""
         return len(self._open) + self._halves.next_offset - self._read_to
 
-    def offsets(self, at: int = 0) -> list[int]:
-        """Return the half queue offsets of the open transactions whose messages may be read, in ascending order,
-        starting at ``at``.
+    def offsets(self, at: int = 0, most: int | None = None) -> list[int]:
+        """Return the half queue offsets of the open transactions whose messages may be read, in ascending order.
+
+        :param at: the lowest offset.
+        :param most: how many offsets to return, or ``None`` for all.
         """
         self._read_new()
-        offsets = list(self._open)  # ascending, because copies have new offsets
-        return offsets[bisect_left(offsets, at) : bisect_left(offsets, self._halves.readable)]
+        offsets = list(islice(self._open.offsets(at), most))
+        return offsets[: bisect_left(offsets, self._halves.readable)]
 
     def oldest(self) -> Transaction | None:
         """Return the transaction that began first, or ``None`` if none is open."""
         self._read_new()
-        candidates = [noted for noted in (self._oldest_recorded(), self._oldest_unrecorded()) if noted is not None]
-        return min(candidates, key=attrgetter("begun_ms"), default=None)
-
-    def _oldest_recorded(self) -> Transaction | None:
-        while self._begun:
-            first = self._begun[0][1]
-            noted = self._open.get(self._copies.get(first, first))
-            if noted is not None and noted.first_offset == first:
-                return noted
-            heapq.heappop(self._begun)
-        return None
-
-    def _oldest_unrecorded(self) -> Transaction | None:
-        # Transactions that no round has checked yet are in the order in which they were stored.
-        unrecorded = self._unrecorded
-        while unrecorded and not self._is_unrecorded(unrecorded[0]):
-            unrecorded.popleft()
-        half = self.read_half(unrecorded[0]) if unrecorded else None
-        return None if half is None else describe(half)
-
-    def _is_unrecorded(self, offset: int) -> bool:
-        return offset in self._open and self._open[offset] is None
+        candidates = [self._open.oldest_recorded()]
+        unrecorded = self._open.first_unrecorded()  # these are in the order in which they were stored
+        half = self.read_half(unrecorded) if unrecorded is not None else None
+        if half is not None:
+            candidates.append(describe(half))
+        return min((noted for noted in candidates if noted is not None), key=attrgetter("begun_ms"), default=None)
 
     def current_offset(self, offset: int, first: int) -> int | None:
         """Return the offset of a transaction's newest half message, or ``None`` if the transaction has ended."""
@@ -205,27 +172,14 @@ class OpenTransactions:
     def note(self, half: StoredRecord) -> Transaction:
         """Record the values of an open transaction from its half message."""
         noted = describe(half)
-        self._record(half.queue_offset, noted)
+        self._open.record(half.queue_offset, noted)
         return noted
-
-    def _record(self, offset: int, noted: Transaction) -> None:
-        self._open[offset] = noted
-        if self._unrecorded and self._unrecorded[0] == offset:
-            self._unrecorded.popleft()
-        heapq.heappush(self._begun, (noted.begun_ms, noted.first_offset))
-        if len(self._begun) > 2 * len(self._open) + _ENDED_MIN:
-            self._begun = [(one.begun_ms, one.first_offset) for one in self._open.values() if one is not None]
-            heapq.heapify(self._begun)
 
     def _read_new(self) -> None:
         """Add the half messages stored since the last call."""
         end = self._halves.committed
         if end > self._read_to:
-            new = range(self._read_to, end)
-            self._open.update(dict.fromkeys(new))
-            self._unrecorded.extend(new)
-            if len(self._unrecorded) > 2 * len(self._open) + _ENDED_MIN:
-                self._unrecorded = deque(offset for offset in self._unrecorded if self._is_unrecorded(offset))
+            self._open.add(range(self._read_to, end))
             self._read_to = end
 
     # --- changes in progress ------------------------------------------------------------------
@@ -283,9 +237,9 @@ class OpenTransactions:
     def copy_stored(self, offset: int, copy: int, noted: Transaction) -> None:
         """Record that a copy of a half message was stored at offset ``copy``."""
         self._read_new()
-        self._open.pop(offset, None)
-        self._record(copy, noted)
-        self._copies[noted.first_offset] = copy
+        self._open.pop(offset)
+        self._open.record(copy, noted)
+        self._copies.update({noted.first_offset: copy})
         self._end_change(offset)
 
     def cancel_change(self, offset: int) -> None:
@@ -298,15 +252,15 @@ class OpenTransactions:
 
     def remove(self, offset: int) -> None:
         """Remove a transaction that has ended, or whose half message can no longer be read."""
-        noted = self._open.pop(offset, None)
+        noted = self._open.pop(offset)
         if noted is not None:
-            self._copies.pop(noted.first_offset, None)
+            self._copies.pop(noted.first_offset)
 
     # --- progress -----------------------------------------------------------------------------
     def progress(self) -> tuple[int, int]:
         """Return the half queue and op queue offsets from which the broker must read after a restart."""
         self._read_new()
-        done = next(iter(self._open), self._read_to)
+        done = next(self._open.offsets(), self._read_to)
         marks = self._marks
         marks.append((self._read_to, self._ops.committed))
         while len(marks) > 1 and marks[1][0] <= done:
