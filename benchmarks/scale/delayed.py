@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from typing import Final
 
 import numpy as np
-
 from benchmarks.rounds import Figures
 from benchmarks.scale.bench import Bench
 from benchmarks.scale.wire import RefusedError, Wire, pull, request
@@ -16,18 +16,19 @@ from cometmq.message.properties import TIMER_OUT_MS
 from cometmq.message.record import iter_records
 from cometmq.remoting.codes import RequestCode
 
-READ_MESSAGES = 1_024
-LOOK_S = 0.5
-CHECK_S = 60.0
+READ_MESSAGES: Final = 1_024
+LOOK_S: Final = 0.5
+CHECK_S: Final = 60.0
 
 
-def deliveries(bench: Bench, topic: str, wait_s: float) -> Figures:
+def deliveries(bench: Bench, topic: str, first_ms: int) -> Figures:
     """How late messages are delivered while nothing else happens, and their processor time; nothing if none is due.
 
-    :param wait_s: how long to wait for the first delivery, and until no message is late.
+    :param first_ms: when the first message is due. Deliveries count from a second later on, once none is late.
     """
+    time.sleep(max(first_ms / 1000 + 1 - time.time(), 0))
     with bench.wire() as wire:
-        if not _within(wait_s, lambda: _end(wire, topic) > 0 and _info(wire)["timerReadBehind"] == "0"):
+        if not _within(CHECK_S, lambda: _info(wire)["timerReadBehind"] == "0"):
             return {}
         begin, before = _end(wire, topic), bench.processor_time()
         time.sleep(bench.times.steady)

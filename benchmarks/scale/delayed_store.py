@@ -20,7 +20,6 @@ from cometmq.broker.delay.parked_message import parked
 from cometmq.broker.turn.inner_message import InnerMessage
 from cometmq.checksum import crc32
 from cometmq.message.layout import RECORDS
-from cometmq.message.names import TIMER_TOPIC
 from cometmq.message.properties import TIMER_DELIVER_MS
 from cometmq.message.record import encode_record
 from cometmq.message.record_arrays import dtype_of
@@ -39,7 +38,7 @@ HOST: Final = bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F))
 FILE_BYTES: Final = 1 << 30
 AT_ONCE: Final = 100_000
 """Messages that are written at once, with 35 MB of records."""
-WRITTEN_PER_S: Final = 50_000
+WRITTEN_PER_S: Final = 150_000
 """Messages that are written each second on a machine that is not quite quiet."""
 LONGEST_S: Final = 3 * 365 * 86_400
 """The longest delay."""
@@ -162,8 +161,10 @@ def spread(now_ms: int, count: int) -> npt.NDArray[np.int64]:
     return now_ms + (delays_s * 1000).astype(np.int64)
 
 
-def write(root: Path, count: int) -> None:
-    """Write a store with so many delayed messages, the first of which is due soon after it is complete."""
+def write(root: Path, count: int) -> int:
+    """Write a store with so many delayed messages; return when the first is due, soon after the store is complete."""
     store = DelayedStore(root, count)
-    store.add(spread(int(time.time() * 1000) + 1000 * count // WRITTEN_PER_S, count))
+    due_ms = spread(int(time.time() * 1000) + 1000 * count // WRITTEN_PER_S, count)
+    store.add(due_ms)
     store.close()
+    return int(due_ms.min())
