@@ -1,11 +1,14 @@
-"""A limit in time does not take away an outcome that has arrived."""
+"""A limit in time does not take away an outcome that has arrived; alarms leave no garbage."""
 
 import asyncio
+import gc
 import time
+import weakref
+from collections.abc import Callable
 
 import pytest
 
-from cometmq.clock import ARRIVAL_ROUNDS, wait_for
+from cometmq.clock import ARRIVAL_ROUNDS, SYSTEM_CLOCK, wait_for
 from cometmq.loop import SharedTask
 from cometmq.testing import VirtualClock
 
@@ -90,3 +93,26 @@ async def test_callers_leave_in_time_that_grows_with_their_number() -> None:
     await asyncio.gather(*callers, return_exceptions=True)
     assert time.process_time() - began < 2, "with asyncio.shield it takes six times as long"
     shared.task.cancel()
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_an_alarm_that_is_over_is_freed_without_the_garbage_collector(is_cancelled: bool) -> None:
+    class Work:
+        def __call__(self, done: Callable[[], None]) -> None:
+            done()
+
+    over = asyncio.Event()
+    work = Work()
+    freed = weakref.ref(work)
+    gc.disable()
+    try:
+        alarm = SYSTEM_CLOCK.call_at(0, work, over.set)
+        if is_cancelled:
+            alarm.cancel()
+            over.set()
+        del work, alarm
+        await over.wait()
+        await asyncio.sleep(0)
+        assert freed() is None
+    finally:
+        gc.enable()

@@ -62,10 +62,12 @@ class _SystemAlarm:
         self._when_ms = when_ms
         self._callback = callback
         self._args = args
+        self._handle: TimerHandle | None = None
         self._wait()
 
     def cancel(self) -> None:
-        self._handle.cancel()
+        if self._handle is not None:
+            self._handle.cancel()
 
     def _wait(self) -> None:
         left_s = (self._when_ms - self._clock.now_ms()) / 1000
@@ -73,6 +75,7 @@ class _SystemAlarm:
 
     def _look(self) -> None:
         if self._clock.now_ms() >= self._when_ms:
+            self._handle = None  # it refers to this alarm, and would be garbage that only the collector frees
             self._callback(*self._args)
         else:
             self._wait()
