@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -80,3 +81,28 @@ def test_a_page_shrinks_when_most_of_it_is_removed() -> None:
         assert pages.pop(offset) == offset
     assert pages.page(0).__sizeof__() < large / 8
     assert list(pages.offsets()) == list(range(PAGE - 100, PAGE))
+
+
+class NotGoneThrough(dict[int, Any]):
+    """A page that nobody may go through."""
+
+    def __iter__(self) -> Iterator[int]:
+        raise AssertionError
+
+    def items(self) -> Any:
+        raise AssertionError
+
+    values = items
+
+
+def test_the_oldest_of_many_is_found_in_one_page() -> None:
+    pages = OpenPages()
+    for offset in range(3 * PAGE):
+        pages.record(offset, transaction(offset, offset))
+    for number in range(3):
+        assert pages.pop(number * PAGE) is not None
+    for number in (1, 2):
+        pages._rows._pages[number] = NotGoneThrough(pages._rows.page(number))
+    oldest = pages.oldest_recorded()
+    assert oldest is not None
+    assert oldest.first_offset == 1
