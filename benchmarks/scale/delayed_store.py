@@ -114,7 +114,7 @@ class DelayedStore:
         directory = self._root / "commitlog"
         directory.mkdir(exist_ok=True)
         with (directory / file_name(self._last_file * FILE_BYTES)).open("ab") as file:
-            file.write(rows)
+            file.write(rows.tobytes())
 
     def _write_days(
         self, rows: npt.NDArray[np.uint8], serials: npt.NDArray[np.int64], due_ms: npt.NDArray[np.int64]

@@ -31,7 +31,8 @@ from cometmq.broker.transaction.half_message import (
     to_given_up,
     to_resumed,
 )
-from cometmq.broker.transaction.open_transactions import OpenTransactions, Transaction, describe
+from cometmq.broker.transaction.open_pages import Transaction
+from cometmq.broker.transaction.open_transactions import OpenTransactions, describe
 from cometmq.broker.turn.answers import OneAnswer
 from cometmq.broker.turn.inner_message import InnerMessage, Stored
 from cometmq.broker.turn.targets import RefusedError
