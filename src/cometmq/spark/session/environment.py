@@ -42,8 +42,11 @@ _LOCAL_SHUFFLE_PARTITIONS: Final = 8
 """Number of shuffle partitions. Spark's default of 200 is for clusters. On one machine, each partition takes several
 milliseconds, and an audit with 200 partitions took a minute.
 """
-_UNIQUE: Final = ("msgId", "uniqKey", "queueOffset", "physicalOffset", "bodyCrc")
-"""Columns whose values never repeat. Parquet would collect a dictionary of each, and give it up."""
+_UNIQUE: Final = (
+    *("msgId", "uniqKey", "keys", "body", "queueOffset", "physicalOffset", "bodyCrc"),
+    "properties.key_value.value",  # each record's UNIQ_KEY is among them
+)
+"""Columns whose values seldom repeat. Parquet would collect a dictionary of each, and give it up."""
 _PARQUET: Final = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     **{f"spark.hadoop.parquet.enable.dictionary#{name}": "false" for name in _UNIQUE},
