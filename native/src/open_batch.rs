@@ -141,7 +141,11 @@ pub struct Batch {
     pub frames: Vec<u8>,
     /// For each answer its opaque and whether its header is binary, for refusals.
     pub opaques: Vec<u8>,
+    /// Number of answers to batches of messages, which are counted under another code.
+    pub answered_batches: usize,
     pub ends: Vec<Ended>,
+    /// The log offsets of the messages of a send.
+    pub offsets: Vec<i64>,
 }
 
 /// A message that is put into the batch.

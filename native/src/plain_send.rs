@@ -1,4 +1,4 @@
-//! One plain send: read, planned, and put into the batch.
+//! One plain send, or one plain batch of messages: read, planned, and put into the batch of the turn.
 //!
 //! A plan has everything that the send alone decides. It changes nothing, so that a send can be planned before the one
 //! before it is put.
@@ -7,10 +7,18 @@ use crate::account::Account;
 use crate::open_batch::{Message, Slot};
 use crate::sends_state::{InnerQueue, PlainSends};
 use crate::transactions::TRANSACTION;
+use cometmq_codec::answer::Stored;
+use cometmq_codec::batch::{pieces, Most, Piece};
+use cometmq_codec::constants::COMPRESSED;
+use cometmq_codec::fields::SEND_BATCH_MESSAGE;
 use cometmq_codec::frame::{frame, Frame};
-use cometmq_codec::properties::Properties;
+use cometmq_codec::properties::{Properties, SEPARATOR};
 use cometmq_codec::request::SendRequest;
 use pyo3::prelude::*;
+use std::slice;
+
+/// The property with which a producer numbers the messages of its batches: Python checks the numbers.
+const PRODUCER_SEQUENCE: &str = "PRODUCER_SEQUENCE";
 
 /// The connection that sends, and its address.
 pub struct Sender<'a> {
@@ -18,14 +26,31 @@ pub struct Sender<'a> {
     pub peer: &'a [u8],
 }
 
+/// Which sends a call may take.
+pub struct Room<'a> {
+    /// Only sends of this producer group, if there is one.
+    pub group: Option<&'a str>,
+    /// False where quotas or samples of the audit log count requests: batches are left to Python.
+    pub takes_batches: bool,
+    /// Ends of transactions may be taken: neither accounts nor quotas are checked.
+    pub takes_ends: bool,
+    pub messages: usize,
+    pub bytes: usize,
+}
+
+/// The messages of a send.
+enum Content<'a> {
+    One(Piece<'a>),
+    Batch(Vec<Piece<'a>>),
+}
+
 /// What is stored of a send, and where.
 pub struct Plan<'a> {
     found: &'a Frame<'a>,
     request: &'a SendRequest<'a>,
-    properties: Properties<'a>,
-    properties_length: usize,
-    /// The tail of the properties of a half message.
-    half_tail: Option<Vec<u8>>,
+    content: Content<'a>,
+    /// What is stored behind the properties of each message, unless it is that of all messages.
+    tail: Option<Vec<u8>>,
     sys_flag: i32,
     place: InnerQueue,
     queue_id: i32,
@@ -41,6 +66,40 @@ impl<'a> Plan<'a> {
     pub fn signed(&self) -> (&'a SendRequest<'a>, &'a [u8]) {
         (self.request, self.found.body)
     }
+
+    /// Its messages, of which there is at least one.
+    pub fn pieces(&self) -> &[Piece<'a>] {
+        match &self.content {
+            Content::One(piece) => slice::from_ref(piece),
+            Content::Batch(pieces) => pieces,
+        }
+    }
+
+    fn is_batch(&self) -> bool {
+        matches!(self.content, Content::Batch(_))
+    }
+
+    /// True for a half message.
+    fn is_half(&self) -> bool {
+        matches!(&self.content, Content::One(piece) if piece.properties.is_half)
+    }
+
+    fn message(&self, piece: &Piece<'a>, born_host: &'a [u8]) -> Message<'a> {
+        let fields = &self.request.fields;
+        Message {
+            body: piece.body,
+            queue_id: self.queue_id,
+            flag: piece.flag,
+            sys_flag: self.sys_flag,
+            born_timestamp: fields.born_timestamp,
+            born_host,
+            reconsume_times: fields.reconsume_times,
+            prepared_transaction_offset: 0,
+            properties_length: piece.properties_length,
+            tags_code: piece.properties.tags_code,
+            is_sharded: piece.properties.is_sharded && !self.is_batch() && !self.is_half(),
+        }
+    }
 }
 
 impl PlainSends {
@@ -54,79 +113,115 @@ impl PlainSends {
         &self,
         found: &'a Frame<'a>,
         request: &'a SendRequest<'a>,
-        group: Option<&str>,
+        room: &Room<'_>,
     ) -> Option<Plan<'a>> {
         let fields = &request.fields;
-        if group.is_some_and(|group| group != fields.producer_group()) {
+        if room
+            .group
+            .is_some_and(|group| group != fields.producer_group())
+        {
             return None;
         }
         let topic_number = *self.names.get(fields.topic())?;
         let topic = self.topics[topic_number].as_ref()?;
         let queue_number = *topic.queues.get(&fields.queue_id)?;
         let properties = Properties::read(fields.properties())?;
-        let half = match (properties.is_half, self.transactions.as_ref()) {
-            (false, _) => None,
-            (true, None) => return None,
-            (true, Some(known)) => Some((
-                known,
-                properties.half_tail(&self.tail, fields.topic(), fields.queue_id),
-            )),
-        };
-        let tail = half.as_ref().map_or(&self.tail, |(_, tail)| tail);
-        let properties_length = properties.stored_length(tail);
-        let most = half
-            .as_ref()
-            .map_or(self.max_properties_bytes, |(known, _)| known.max_half_bytes);
-        if found.body.len() > self.max_body_bytes
-            || properties_length > most
-            || found.body.len() + properties_length > self.max_stored_bytes
-            || (half.is_none() && fields.sys_flag & TRANSACTION != 0)
-            || (self.needs_flush && !properties.waits)
-        {
+        if found.body.len() > self.max_body_bytes || (self.needs_flush && !properties.waits) {
             return None;
         }
-        let mut sys_flag = fields.sys_flag | topic.sys_flag;
-        let (mut place, mut queue_id) = (
-            InnerQueue {
+        let mut plan = Plan {
+            found,
+            request,
+            content: Content::Batch(Vec::new()),
+            tail: None,
+            sys_flag: fields.sys_flag | topic.sys_flag,
+            place: InnerQueue {
                 topic: topic_number,
                 queue: queue_number,
             },
-            fields.queue_id,
-        );
-        if let Some((known, _)) = &half {
-            sys_flag &= !TRANSACTION;
-            (place, queue_id) = (known.halves, 0);
+            queue_id: fields.queue_id,
+        };
+        if request.code == SEND_BATCH_MESSAGE {
+            if !room.takes_batches {
+                return None;
+            }
+            self.plan_batch(&mut plan, &properties)?;
+        } else {
+            self.plan_message(&mut plan, properties)?;
         }
-        Some(Plan {
-            found,
-            request,
-            properties,
-            properties_length,
-            half_tail: half.map(|(_, tail)| tail),
-            sys_flag,
-            place,
-            queue_id,
-        })
+        Some(plan)
     }
 
-    /// Put a send without an account; false when it is left to Python, with nothing changed.
+    fn plan_message<'a>(&self, plan: &mut Plan<'a>, properties: Properties<'a>) -> Option<()> {
+        let fields = &plan.request.fields;
+        let mut most = self.max_properties_bytes;
+        if properties.is_half {
+            let known = self.transactions.as_ref()?;
+            most = known.max_half_bytes;
+            plan.tail = Some(properties.half_tail(&self.tail, fields.topic(), fields.queue_id));
+            plan.sys_flag &= !TRANSACTION;
+            (plan.place, plan.queue_id) = (known.halves, 0);
+        } else if fields.sys_flag & TRANSACTION != 0 {
+            return None;
+        }
+        let properties_length = properties.stored_length(plan.tail.as_ref().unwrap_or(&self.tail));
+        let body = plan.found.body;
+        if properties_length > most || body.len() + properties_length > self.max_stored_bytes {
+            return None;
+        }
+        plan.content = Content::One(Piece {
+            flag: fields.flag,
+            body,
+            properties,
+            properties_length,
+        });
+        Some(())
+    }
+
+    /// Plan the messages of a batch, behind whose properties its own are stored.
+    fn plan_batch(&self, plan: &mut Plan<'_>, properties: &Properties<'_>) -> Option<()> {
+        let fields = &plan.request.fields;
+        let common = fields.properties();
+        let common = common.strip_suffix(SEPARATOR).unwrap_or(common);
+        if fields.sys_flag & (TRANSACTION | COMPRESSED) != 0
+            || properties.is_half
+            || common.contains(PRODUCER_SEQUENCE)
+        {
+            return None;
+        }
+        if !common.is_empty() {
+            let tail = [common.as_bytes(), &[SEPARATOR as u8], &self.tail].concat();
+            plan.tail = Some(tail);
+        }
+        let tail = plan.tail.as_ref().unwrap_or(&self.tail);
+        let most = Most {
+            messages: self.max_messages,
+            properties_bytes: self.max_properties_bytes,
+            stored_bytes: self.max_stored_bytes,
+        };
+        plan.content = Content::Batch(pieces(plan.found.body, tail, tail, &most)?);
+        Some(())
+    }
+
+    /// Put a send without an account; return its number of messages, 0 when it is left to Python, with nothing changed.
     pub fn put_send(
         &mut self,
         py: Python<'_>,
         sender: &Sender<'_>,
         found: &Frame<'_>,
-        group: Option<&str>,
-    ) -> PyResult<bool> {
+        room: &Room<'_>,
+    ) -> PyResult<usize> {
         let Some(request) = SendRequest::read(found.is_binary, found.header) else {
-            return Ok(false);
+            return Ok(0);
         };
-        match self.plan(found, &request, group) {
+        match self.plan(found, &request, room) {
             Some(plan) => self.put(py, sender, &plan, None),
-            None => Ok(false),
+            None => Ok(0),
         }
     }
 
-    /// Put a planned send into the batch; false when it is left to Python, with nothing changed.
+    /// Put a planned send into the batch of the turn; return its number of messages, 0 when it is left to Python, with
+    /// nothing changed.
     ///
     /// :param account: who has signed it, if accounts are checked.
     pub fn put(
@@ -135,105 +230,98 @@ impl PlainSends {
         sender: &Sender<'_>,
         plan: &Plan<'_>,
         mut account: Option<&mut Account>,
-    ) -> PyResult<bool> {
-        let Plan {
-            found,
-            request,
-            properties,
-            place,
-            ..
-        } = plan;
+    ) -> PyResult<usize> {
+        let (found, request, place) = (plan.found, plan.request, plan.place);
         let fields = &request.fields;
         if self.batch.records.len() > self.max_batch_bytes {
-            return Ok(false);
+            return Ok(0);
         }
         if let Some(account) = account.as_mut() {
             if !account.may_send(py, fields.topic())? {
-                return Ok(false);
+                return Ok(0);
             }
         }
         if !self.batch.is_open && !self.open_batch(py)? {
-            return Ok(false);
+            return Ok(0);
         }
         let batch = &mut self.batch;
         let (Some(topic), Some(queue)) = (
             self.topics[place.topic].as_mut(),
             self.queues[place.queue].as_mut(),
         ) else {
-            return Ok(false);
+            return Ok(0);
         };
-        let message = Message {
-            body: found.body,
-            queue_id: plan.queue_id,
-            flag: fields.flag,
-            sys_flag: plan.sys_flag,
-            born_timestamp: fields.born_timestamp,
-            born_host: sender.peer,
-            reconsume_times: fields.reconsume_times,
-            prepared_transaction_offset: 0,
-            properties_length: plan.properties_length,
-            tags_code: properties.tags_code,
-            is_sharded: properties.is_sharded && !properties.is_half,
-        };
-        if !batch.has_room(message.size(queue, batch, &self.store_host)) {
-            return Ok(false);
+        let pieces = plan.pieces();
+        let size = pieces
+            .iter()
+            .map(|piece| {
+                plan.message(piece, sender.peer)
+                    .size(queue, batch, &self.store_host)
+            })
+            .sum();
+        if !batch.has_room(size) {
+            return Ok(0);
         }
-        if let (true, Some(known)) = (properties.is_half, self.transactions.as_ref()) {
+        if let (true, Some(known)) = (plan.is_half(), self.transactions.as_ref()) {
             let room = match batch.half_room {
                 Some(room) => room,
                 None => known.room.call0(py)?.extract(py)?,
             };
             batch.half_room = Some(room);
             if room == 0 {
-                return Ok(false);
+                return Ok(0);
             }
         }
         // The last question: a send that Python handles after it would count as a repetition.
         if let Some(account) = account {
             if !account.is_fresh(py, request)? {
-                return Ok(false);
+                return Ok(0);
             }
         }
-        let queue_offset = queue.offset(py)?;
+        let first = queue.offset(py)?;
         // Nothing below this line fails.
-        let log_offset = batch.next;
-        if properties.is_half {
+        if plan.is_half() {
             batch.half_room = batch.half_room.map(|room| room.saturating_sub(1));
         }
-        let slot = Slot {
-            topic_number: place.topic,
-            topic,
-            queue_number: place.queue,
-            queue,
-            queue_offset,
-        };
-        batch.append(
-            slot,
-            &message,
-            &self.store_host,
-            |out| properties.store(plan.half_tail.as_ref().unwrap_or(&self.tail), out),
-            self.is_indexed
-                .then_some(|seed, out: &mut _| properties.index_hashes(seed, out)),
-        );
+        let tail = plan.tail.as_ref().unwrap_or(&self.tail);
+        batch.offsets.clear();
+        for (number, piece) in pieces.iter().enumerate() {
+            batch.offsets.push(batch.next);
+            let slot = Slot {
+                topic_number: place.topic,
+                topic,
+                queue_number: place.queue,
+                queue,
+                queue_offset: first + number as i64,
+            };
+            batch.append(
+                slot,
+                &plan.message(piece, sender.peer),
+                &self.store_host,
+                |out| piece.properties.store(tail, out),
+                self.is_indexed
+                    .then_some(|seed, out: &mut _| piece.properties.index_hashes(seed, out)),
+            );
+        }
         if !request.is_oneway {
+            batch.answered_batches += usize::from(plan.is_batch());
+            let offsets = std::mem::take(&mut batch.offsets);
+            let stored = Stored {
+                is_batch: plan.is_batch(),
+                log_offsets: &offsets,
+                queue_id: fields.queue_id,
+                queue_offset: first,
+            };
             let answers = &mut self.answers;
             batch.answer(
                 sender.connection,
                 request.opaque,
                 found.is_binary,
                 found.body.len(),
-                |out| {
-                    answers.write(
-                        found.is_binary,
-                        request.opaque,
-                        log_offset,
-                        fields.queue_id,
-                        queue_offset,
-                        out,
-                    );
-                },
+                |out| answers.write(found.is_binary, request.opaque, &stored, out),
             );
+            batch.offsets = offsets;
         }
-        Ok(true)
+        Ok(pieces.len())
     }
 }

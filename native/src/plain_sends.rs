@@ -7,9 +7,9 @@
 
 use crate::account::Account;
 use crate::open_batch::{Batch, Queue, Topic, OPAQUE_BYTES};
-use crate::plain_send::{Plan, Sender};
+use crate::plain_send::{Plan, Room, Sender};
 use crate::sends_state::{insert, Inner, PlainSends, Transactions};
-use cometmq_codec::answer::Answers;
+use cometmq_codec::answer::{Answers, JsonParts};
 use cometmq_codec::constants::queue_unit;
 use cometmq_codec::fields::END_TRANSACTION;
 use cometmq_codec::request::{code, SendRequest};
@@ -20,25 +20,19 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 use std::collections::HashMap;
 
-/// Frames of one call, between which Python looks at the clock.
+/// Frames of one call, and messages after which it ends: between calls, Python looks at the clock.
 const FRAMES: usize = 32;
+const MESSAGES: usize = 1024;
 /// Sends of an account are read together up to so many bytes: those behind one that is left to Python are read again.
 const TOGETHER_BYTES: usize = 16 * 1024;
 
-/// The most that one call may take.
-struct Room<'a> {
-    /// Only sends of this producer group, if there is one.
-    group: Option<&'a str>,
-    /// Ends of transactions may be taken: neither accounts nor quotas are checked.
-    takes_ends: bool,
-    messages: usize,
-    bytes: usize,
-}
+/// See `PlainSends::new`.
+type AnswerParts = (JsonParts, JsonParts, Vec<u8>, Vec<u8>, Vec<u8>);
 
 impl Room<'_> {
-    /// True when one more may be taken after so many messages, of so many bytes.
-    fn has(&self, messages: usize, bytes: usize) -> bool {
-        messages < self.messages.min(FRAMES) && bytes < self.bytes
+    /// True when one more may be taken after so many frames, with so many messages and bytes.
+    fn has(&self, frames: usize, messages: usize, bytes: usize) -> bool {
+        frames < FRAMES && messages < self.messages && bytes < self.bytes
     }
 }
 
@@ -46,23 +40,22 @@ impl Room<'_> {
 impl PlainSends {
     /// :param open: called at the beginning of a batch; returns the next log offset, the offset that no record may pass
     ///     and the store timestamp, or None when nothing can be stored.
-    /// :param answers: the five parts of a JSON answer, the message id up to its offset, the head and the constant
-    ///     fields of a binary answer.
-    /// :param limits: bytes of a frame, a header, a body, properties, both together, and a batch.
+    /// :param answers: the five parts of a JSON answer to a message, and to a batch, the message id up to its offset,
+    ///     the head and the constant fields of a binary answer.
+    /// :param limits: bytes of a frame, a header, a body, properties, both together, and a batch; messages of a
+    ///     SEND_BATCH_MESSAGE.
     #[new]
     fn new(
         open: Py<PyAny>,
-        answers: (Vec<Vec<u8>>, Vec<u8>, Vec<u8>, Vec<u8>),
+        answers: AnswerParts,
         tail: Vec<u8>,
         store_host: Vec<u8>,
-        limits: (usize, usize, usize, usize, usize, usize),
+        limits: (usize, usize, usize, usize, usize, usize, usize),
         is_indexed: bool,
         needs_flush: bool,
     ) -> PyResult<Self> {
-        let (json, id_prefix, binary_head, binary_fields) = answers;
-        let json: [Vec<u8>; 5] = json
-            .try_into()
-            .map_err(|_| PyValueError::new_err("a JSON answer has five parts"))?;
+        let (of_message, of_batch, id_prefix, binary_head, binary_fields) = answers;
+        let json = [of_message, of_batch];
         if tail.last().is_none_or(|byte| *byte == 0) {
             return Err(PyValueError::new_err(
                 "the tail of the properties ends in a byte that is not zero",
@@ -75,6 +68,7 @@ impl PlainSends {
             max_properties_bytes,
             max_stored_bytes,
             max_batch_bytes,
+            max_messages,
         ) = limits;
         Ok(PlainSends {
             open: Some(open),
@@ -87,6 +81,7 @@ impl PlainSends {
             max_properties_bytes: max_properties_bytes.min(i16::MAX as usize),
             max_stored_bytes,
             max_batch_bytes,
+            max_messages,
             is_indexed,
             needs_flush,
             names: HashMap::new(),
@@ -229,11 +224,11 @@ impl PlainSends {
         Ok(())
     }
 
-    /// Put the plain sends at the beginning of `data[at:]` into the batch, 32 at most; return where they end.
+    /// Put the plain sends at the beginning of `data[at:]` into the batch of the turn, 32 at most; return where they end.
     ///
     /// With an account only those that it has signed, to topics that it may publish to. With a room, which is a producer
     /// group or None, a number of messages and one of bytes, only those of the group, that number at most, and none
-    /// after one that has reached the bytes.
+    /// after one that has reached the bytes; and no batches of messages.
     #[pyo3(signature = (connection, peer, data, at, account=None, room=None))]
     #[allow(clippy::too_many_arguments)]
     fn take(
@@ -246,12 +241,13 @@ impl PlainSends {
         account: Option<PyRefMut<'_, Account>>,
         room: Option<(Option<String>, usize, usize)>,
     ) -> PyResult<usize> {
-        let takes_ends = account.is_none() && room.is_none();
-        let (group, messages, bytes) = room.unwrap_or((None, FRAMES, usize::MAX));
+        let takes_batches = room.is_none();
+        let (group, messages, bytes) = room.unwrap_or((None, MESSAGES, usize::MAX));
         let room = Room {
             group: group.as_deref(),
-            takes_ends,
-            messages,
+            takes_batches,
+            takes_ends: account.is_none() && takes_batches,
+            messages: messages.min(MESSAGES),
             bytes,
         };
         let data = data.as_bytes();
@@ -279,8 +275,8 @@ impl PlainSends {
     ///
     /// ``(records, next log offset, size of the last record, messages, [(queue, messages, units)], [(target, messages,
     /// bytes, None or (sizes of large messages, sizes of FIFO messages))], index hashes, index offsets, [(connection, answers, opaques,
-    /// messages, bytes of bodies)], [(connection, opaque, is binary, is oneway, queue offset of the half message, is
-    /// committed)])``
+    /// requests, bytes of bodies)], [(connection, opaque, is binary, is oneway, queue offset of the half message, is
+    /// committed)], answers to batches)``
     fn settle<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let batch = &mut self.batch;
         batch.is_open = false;
@@ -379,6 +375,7 @@ impl PlainSends {
             PyBytes::new(py, &offsets),
             answers,
             ends,
+            std::mem::take(&mut batch.answered_batches),
         );
         batch.records.clear();
         batch.records.shrink_to(KEPT_BYTES);
@@ -401,23 +398,24 @@ impl PlainSends {
         room: &Room<'_>,
     ) -> PyResult<usize> {
         let begin = at;
-        let mut at = at;
-        while room.has(self.taken, at - begin) {
+        let (mut at, mut frames) = (at, 0);
+        while room.has(frames, self.taken, at - begin) {
             let Some(found) = self.frame(data, at) else {
                 break;
             };
-            let is_put = match code(found.is_binary, found.header) {
-                None => false,
+            let messages = match code(found.is_binary, found.header) {
+                None => 0,
                 Some(END_TRANSACTION) => {
-                    room.takes_ends && self.put_end(py, &found, sender.connection)? > 0
+                    usize::from(room.takes_ends && self.put_end(py, &found, sender.connection)? > 0)
                 }
-                Some(_) => self.put_send(py, sender, &found, room.group)?,
+                Some(_) => self.put_send(py, sender, &found, room)?,
             };
-            if !is_put {
+            if messages == 0 {
                 break;
             }
             at += found.size;
-            self.taken += 1;
+            frames += 1;
+            self.taken += messages;
         }
         Ok(at)
     }
@@ -433,14 +431,14 @@ impl PlainSends {
         room: &Room<'_>,
     ) -> PyResult<usize> {
         let begin = at;
-        let mut at = at;
+        let (mut at, mut frames) = (at, 0);
         let mut read = Vec::with_capacity(TOGETHER);
         loop {
             read.clear();
             let mut next = at;
             while read.len() < TOGETHER
                 && next - at < TOGETHER_BYTES
-                && room.has(self.taken + read.len(), next - begin)
+                && room.has(frames + read.len(), self.taken + read.len(), next - begin)
             {
                 let Some(frame) = self.frame(data, next) else {
                     break;
@@ -454,15 +452,20 @@ impl PlainSends {
             let more_may_follow = read.len() == TOGETHER || next - at >= TOGETHER_BYTES;
             let plans: Vec<_> = read
                 .iter()
-                .map_while(|(frame, request)| self.plan(frame, request, room.group))
+                .map_while(|(frame, request)| self.plan(frame, request, room))
                 .collect();
             let are_mine = account.are_mine(plans.iter().map(Plan::signed));
             for (plan, is_mine) in plans.iter().zip(are_mine) {
-                if !is_mine || !self.put(py, sender, plan, Some(account))? {
+                let messages = match is_mine {
+                    true => self.put(py, sender, plan, Some(account))?,
+                    false => 0,
+                };
+                if messages == 0 {
                     return Ok(at);
                 }
                 at += plan.size();
-                self.taken += 1;
+                frames += 1;
+                self.taken += messages;
             }
             if !more_may_follow || plans.len() < read.len() {
                 return Ok(at);

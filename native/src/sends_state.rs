@@ -24,6 +24,8 @@ pub struct PlainSends {
     pub(crate) max_properties_bytes: usize,
     pub(crate) max_stored_bytes: usize,
     pub(crate) max_batch_bytes: usize,
+    /// The most messages of a SEND_BATCH_MESSAGE.
+    pub(crate) max_messages: usize,
     pub(crate) is_indexed: bool,
     pub(crate) needs_flush: bool,
     pub(crate) names: HashMap<Box<str>, usize>,

@@ -1,11 +1,24 @@
-//! The answer to a stored message: a template in which only offsets, queue id and opaque differ.
+//! The answer to stored messages: a template in which only offsets, queue id and opaque differ.
 
 const FLAG_RESPONSE: i32 = 1;
 
+/// JSON up to the log offset in the message id, and the text before queue id, queue offset, opaque and the end.
+pub type JsonParts = [Vec<u8>; 5];
+
+/// What an answer says of stored messages.
+pub struct Stored<'a> {
+    pub is_batch: bool,
+    /// The log offset of each message.
+    pub log_offsets: &'a [i64],
+    pub queue_id: i32,
+    /// The offset of the first message.
+    pub queue_offset: i64,
+}
+
 /// The parts of the answers of a broker.
 pub struct Answers {
-    /// JSON up to the log offset in the message id, and the text before queue id, queue offset, opaque and the end.
-    json: [Vec<u8>; 5],
+    /// Of a message, and of a batch, whose fields have another order.
+    json: [JsonParts; 2],
     /// The message id up to the log offset.
     id_prefix: Vec<u8>,
     /// Binary: code, language and version.
@@ -17,7 +30,7 @@ pub struct Answers {
 
 impl Answers {
     pub fn new(
-        json: [Vec<u8>; 5],
+        json: [JsonParts; 2],
         id_prefix: Vec<u8>,
         binary_head: Vec<u8>,
         binary_fields: Vec<u8>,
@@ -32,29 +45,23 @@ impl Answers {
     }
 
     /// Append the frame of an answer.
-    pub fn write(
-        &mut self,
-        is_binary: bool,
-        opaque: i32,
-        log_offset: i64,
-        queue_id: i32,
-        queue_offset: i64,
-        out: &mut Vec<u8>,
-    ) {
+    pub fn write(&mut self, is_binary: bool, opaque: i32, stored: &Stored<'_>, out: &mut Vec<u8>) {
         let begin = out.len();
         out.extend_from_slice(&[0; 8]);
         if is_binary {
-            self.write_binary(opaque, log_offset, queue_id, queue_offset, out);
+            self.write_binary(opaque, stored, out);
         } else {
-            out.extend_from_slice(&self.json[0]);
-            hex(log_offset, out);
-            out.extend_from_slice(&self.json[1]);
-            decimal(i64::from(queue_id), out);
-            out.extend_from_slice(&self.json[2]);
-            decimal(queue_offset, out);
-            out.extend_from_slice(&self.json[3]);
+            let [before_id, before_queue, before_offset, before_opaque, end] =
+                &self.json[usize::from(stored.is_batch)];
+            out.extend_from_slice(before_id);
+            ids(stored.log_offsets, &self.id_prefix, out);
+            out.extend_from_slice(before_queue);
+            decimal(i64::from(stored.queue_id), out);
+            out.extend_from_slice(before_offset);
+            decimal(stored.queue_offset, out);
+            out.extend_from_slice(before_opaque);
             decimal(i64::from(opaque), out);
-            out.extend_from_slice(&self.json[4]);
+            out.extend_from_slice(end);
         }
         let length = (out.len() - begin - 8) as u32;
         out[begin..begin + 4].copy_from_slice(&(length + 4).to_be_bytes());
@@ -62,14 +69,7 @@ impl Answers {
             .copy_from_slice(&(u32::from(is_binary) << 24 | length).to_be_bytes());
     }
 
-    fn write_binary(
-        &mut self,
-        opaque: i32,
-        log_offset: i64,
-        queue_id: i32,
-        queue_offset: i64,
-        out: &mut Vec<u8>,
-    ) {
+    fn write_binary(&mut self, opaque: i32, stored: &Stored<'_>, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.binary_head);
         out.extend_from_slice(&opaque.to_be_bytes());
         out.extend_from_slice(&FLAG_RESPONSE.to_be_bytes());
@@ -78,13 +78,13 @@ impl Answers {
         out.extend_from_slice(&[0; 4]);
         self.scratch.clear();
         self.scratch.extend_from_slice(&self.id_prefix);
-        hex(log_offset, &mut self.scratch);
+        ids(stored.log_offsets, &self.id_prefix, &mut self.scratch);
         field(b"msgId", &self.scratch, out);
         self.scratch.clear();
-        decimal(i64::from(queue_id), &mut self.scratch);
+        decimal(i64::from(stored.queue_id), &mut self.scratch);
         field(b"queueId", &self.scratch, out);
         self.scratch.clear();
-        decimal(queue_offset, &mut self.scratch);
+        decimal(stored.queue_offset, &mut self.scratch);
         field(b"queueOffset", &self.scratch, out);
         out.extend_from_slice(&self.binary_fields);
         let length = (out.len() - fields_at - 4) as i32;
@@ -97,6 +97,17 @@ fn field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(name);
     out.extend_from_slice(&(value.len() as i32).to_be_bytes());
     out.extend_from_slice(value);
+}
+
+/// Message ids with commas between them; the prefix of the first one is there already.
+fn ids(log_offsets: &[i64], prefix: &[u8], out: &mut Vec<u8>) {
+    for (number, log_offset) in log_offsets.iter().enumerate() {
+        if number > 0 {
+            out.push(b',');
+            out.extend_from_slice(prefix);
+        }
+        hex(*log_offset, out);
+    }
 }
 
 /// Sixteen digits, in upper case.

@@ -12,16 +12,18 @@ use super::units;
 const OVERHEAD_BYTES: usize = batch_head::BYTES + PROPERTIES_LENGTH_BYTES;
 
 /// One message of a batch.
-struct Piece<'a> {
-    size: usize,
-    flag: i32,
-    body: &'a [u8],
-    properties: &'a str,
+pub struct Piece<'a> {
+    pub flag: i32,
+    pub body: &'a [u8],
+    pub properties: Properties<'a>,
+    /// Bytes of the properties as they are stored.
+    pub properties_length: usize,
 }
 
 impl<'a> Piece<'a> {
-    /// The message at the beginning of `data`; `None` when its lengths do not add up, or its properties are not UTF-8.
-    fn read(data: &'a [u8]) -> Option<Self> {
+    /// The message at the beginning of `data` and what follows it; `None` when its lengths do not add up, or its
+    /// properties are not plain. The text of `tail` is stored behind its properties.
+    fn read(data: &'a [u8], tail: &[u8]) -> Option<(Self, &'a [u8])> {
         let head = data.get(..batch_head::BYTES)?;
         let int = |at: usize| {
             let bytes = head[at..at + 4].try_into().ok()?;
@@ -31,7 +33,8 @@ impl<'a> Piece<'a> {
         if size < OVERHEAD_BYTES {
             return None;
         }
-        let (_, rest) = data.get(..size)?.split_at(batch_head::BYTES);
+        let (piece, behind) = data.split_at_checked(size)?;
+        let (_, rest) = piece.split_at(batch_head::BYTES);
         let body_length = usize::try_from(int(batch_head::BODY_LENGTH)?).ok()?;
         let (body, rest) = rest.split_at_checked(body_length)?;
         let (length, properties) = rest.split_at_checked(PROPERTIES_LENGTH_BYTES)?;
@@ -39,13 +42,44 @@ impl<'a> Piece<'a> {
         if usize::try_from(length).ok()? != properties.len() {
             return None;
         }
-        Some(Piece {
-            size,
+        let properties = Properties::read(std::str::from_utf8(properties).ok()?)?;
+        if properties.is_half {
+            return None;
+        }
+        let piece = Piece {
             flag: int(batch_head::FLAG)?,
             body,
-            properties: std::str::from_utf8(properties).ok()?,
-        })
+            properties_length: properties.stored_length(tail),
+            properties,
+        };
+        Some((piece, behind))
     }
+}
+
+/// The messages of a batch; `None` when it has none, or one that is not plain or too large.
+///
+/// :param first_tail: stored behind the properties of the first message, instead of `tail`.
+pub fn pieces<'a>(
+    body: &'a [u8],
+    tail: &[u8],
+    first_tail: &[u8],
+    most: &Most,
+) -> Option<Vec<Piece<'a>>> {
+    let mut found = Vec::new();
+    let mut rest = body;
+    while !rest.is_empty() {
+        let tail = if found.is_empty() { first_tail } else { tail };
+        let (piece, behind) = Piece::read(rest, tail)?;
+        if found.len() == most.messages
+            || piece.properties_length > most.properties_bytes
+            || piece.body.len() + piece.properties_length > most.stored_bytes
+        {
+            return None;
+        }
+        found.push(piece);
+        rest = behind;
+    }
+    (!found.is_empty()).then_some(found)
 }
 
 /// All that the records of a batch have in common.
@@ -106,32 +140,19 @@ pub fn encode(body: &[u8], common: &Common<'_>, place: &Place, most: &Most) -> O
             return None;
         }
     }
+    let pieces = pieces(body, common.tail, common.first_tail, most)?;
     let mut made = Encoded {
         records: Vec::with_capacity(body.len() + body.len() / 4),
         ..Encoded::default()
     };
-    let mut rest = body;
     let (mut next, mut queue_offset) = (place.next, place.queue_offset);
-    while !rest.is_empty() {
-        let piece = Piece::read(rest)?;
-        rest = &rest[piece.size..];
-        let properties = Properties::read(piece.properties)?;
-        if properties.is_half {
-            return None;
-        }
+    for piece in pieces {
         let tail = if made.offsets.is_empty() {
             common.first_tail
         } else {
             common.tail
         };
-        let properties_length = properties.stored_length(tail);
-        let content = piece.body.len() + properties_length;
-        if made.offsets.len() == most.messages
-            || properties_length > most.properties_bytes
-            || content > most.stored_bytes
-        {
-            return None;
-        }
+        let (properties, properties_length) = (&piece.properties, piece.properties_length);
         let record = Record {
             body: piece.body,
             queue_id: common.queue_id,
@@ -169,11 +190,11 @@ pub fn encode(body: &[u8], common: &Common<'_>, place: &Place, most: &Most) -> O
         }
         made.offsets.push(next);
         made.last_size = size;
-        made.content_bytes += content;
+        made.content_bytes += piece.body.len() + properties_length;
         next = end;
         queue_offset = queue_offset.checked_add(1)?;
     }
-    (!made.offsets.is_empty()).then_some(made)
+    Some(made)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 pub const MESSAGE_MAGIC: i32 = -626843481;
 pub const MESSAGE_MAGIC_V2: i32 = -626843477;
+pub const COMPRESSED: i32 = 1;
 pub const BORNHOST_V6: i32 = 16;
 pub const STOREHOST_V6: i32 = 32;
 pub const TRANSACTION_PREPARED: i32 = 4;

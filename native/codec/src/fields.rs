@@ -1,10 +1,11 @@
-//! The fields of SEND_MESSAGE, SEND_MESSAGE_V2 and END_TRANSACTION, given one by one as text.
+//! The fields of SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE and END_TRANSACTION, given one by one as text.
 
 use super::json::integer;
 use std::borrow::Cow;
 
 pub const SEND_MESSAGE: i64 = 10;
 pub const SEND_MESSAGE_V2: i64 = 310;
+pub const SEND_BATCH_MESSAGE: i64 = 320;
 pub const END_TRANSACTION: i64 = 37;
 
 /// The numbers of the fields of a send: those of its message, then those of its account.
@@ -40,9 +41,9 @@ fn number(text: &str) -> Option<i32> {
     i32::try_from(integer(text)?).ok()
 }
 
-/// False; a message that asks for the other way is not plain.
-fn is_false(text: &str) -> Option<()> {
-    (text == "false").then_some(())
+/// Whether it is a batch: only the code of batches says so in a plain request.
+fn is_batch(code: i64, text: &str) -> Option<()> {
+    (text == "false" || (code == SEND_BATCH_MESSAGE && text == "true")).then_some(())
 }
 
 fn is_bool(text: &str) -> Option<()> {
@@ -52,14 +53,14 @@ fn is_bool(text: &str) -> Option<()> {
 /// The number of a field, by its name in a request of `code`; `None` for one that means nothing.
 fn number_of(code: i64, name: &str) -> Option<usize> {
     if let [letter @ b'a'..=b'n'] = name.as_bytes() {
-        return (code == SEND_MESSAGE_V2).then_some(usize::from(letter - b'a'));
+        return (code != SEND_MESSAGE).then_some(usize::from(letter - b'a'));
     }
     match name {
         "AccessAt" => return Some(STAMP),
         "AccessKey" => return Some(ACCESS_KEY),
         "SecurityToken" => return Some(SECURITY_TOKEN),
         "Signature" => return Some(SIGNATURE),
-        _ if code == SEND_MESSAGE_V2 => return None,
+        _ if code != SEND_MESSAGE => return None,
         _ => (),
     }
     Some(match name {
@@ -163,7 +164,7 @@ impl<'a> Fields<'a> {
             7 => self.flag = number(value)?,
             9 => self.reconsume_times = number(value)?,
             10 => is_bool(value)?,
-            12 => is_false(value)?,
+            12 => is_batch(code, value)?,
             _ => (),
         }
         self.values[number_of_field] = value;
@@ -189,10 +190,10 @@ impl<'a> Fields<'a> {
 
     /// The values that a request of `code` signs, in the order of their names.
     pub fn signed(&self, code: i64) -> impl Iterator<Item = &str> {
-        let order = if code == SEND_MESSAGE_V2 {
-            &SIGNED_V2[..]
-        } else {
+        let order = if code == SEND_MESSAGE {
             &SIGNED[..]
+        } else {
+            &SIGNED_V2[..]
         };
         order.iter().map(|number| match *number {
             PROPERTIES => self.properties(),

@@ -4,8 +4,10 @@ use super::hash::{index_hash, java_hash};
 use super::json::integer;
 use std::io::Write;
 
+/// Stands between two properties.
+pub const SEPARATOR: char = '\u{2}';
 const NAME_END: char = '\u{1}';
-const PIECE_END: char = '\u{2}';
+const PIECE_END: char = SEPARATOR;
 /// The life time of a message in milliseconds.
 const TTL: &str = "COMETMQ_TTL_MS";
 /// Properties that ask to park a message before its delivery, and those of its life time: left to Python.

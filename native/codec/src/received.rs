@@ -2,14 +2,13 @@
 //!
 //! Fields are in the order of their numbers and properties in the order in which they are stored, as Python writes them.
 
-use super::constants::{BORNHOST_V6, STOREHOST_V6};
+use super::constants::{BORNHOST_V6, COMPRESSED, STOREHOST_V6};
 use super::layout::{int, parts_of};
 use super::properties::PRIORITY;
 use super::stored::Stored;
 use md5::{Digest, Md5};
 use std::collections::HashSet;
 
-const COMPRESSED: i32 = 1;
 const GZIP_MAGIC: &[u8] = b"\x1f\x8b";
 /// A message with more properties is left to Python, which finds a name that comes twice in constant time.
 const MOST_PROPERTIES: usize = 64;

@@ -1,6 +1,8 @@
-//! The headers of plain sends and of END_TRANSACTION, in JSON or in RocketMQ's binary form.
+//! The headers of plain sends and batches, and of END_TRANSACTION, in JSON or in RocketMQ's binary form.
 
-use super::fields::{EndFields, Fields, END_TRANSACTION, SEND_MESSAGE, SEND_MESSAGE_V2};
+use super::fields::{
+    EndFields, Fields, END_TRANSACTION, SEND_BATCH_MESSAGE, SEND_MESSAGE, SEND_MESSAGE_V2,
+};
 use super::json::Reader;
 use std::borrow::Cow;
 
@@ -9,8 +11,9 @@ const FLAG_ONEWAY: i32 = 2;
 /// Fields of one header at most (`MAX_EXT_FIELDS`); Python refuses more.
 const MAX_FIELDS: usize = 64;
 /// The beginning of a JSON header, as clients write it, and its code.
-const JSON_BEGINS: [(&[u8], i64); 3] = [
+const JSON_BEGINS: [(&[u8], i64); 4] = [
     (b"{\"code\":310,", SEND_MESSAGE_V2),
+    (b"{\"code\":320,", SEND_BATCH_MESSAGE),
     (b"{\"code\":10,", SEND_MESSAGE),
     (b"{\"code\":37,", END_TRANSACTION),
 ];
@@ -30,7 +33,7 @@ pub fn code(is_binary: bool, header: &[u8]) -> Option<i64> {
         .map(|(_, code)| *code)
 }
 
-/// The header of a plain send.
+/// The header of a plain send, or of a batch.
 pub struct SendRequest<'a> {
     pub code: i64,
     pub fields: Fields<'a>,

@@ -24,7 +24,8 @@ fn framed(kind: u8, header: &[u8], body: &[u8]) -> Vec<u8> {
     [&total.to_be_bytes()[..], &mark.to_be_bytes(), header, body].concat()
 }
 
-fn plain() -> [Vec<u8>; 2] {
+/// A plain send of that code, in JSON and in binary form.
+fn plain(code: i16, is_batch: &str) -> [Vec<u8>; 2] {
     let fields = [
         ("a", "g"),
         ("b", "T"),
@@ -40,6 +41,7 @@ fn plain() -> [Vec<u8>; 2] {
         ),
         ("j", "0"),
         ("k", "false"),
+        ("m", is_batch),
         ("AccessKey", "me"),
         ("Signature", "qOfz7esXWCKLFpaIK2xYzHz9GVc="),
     ];
@@ -51,7 +53,7 @@ fn plain() -> [Vec<u8>; 2] {
         binary.extend_from_slice(value.as_bytes());
     }
     let head = [
-        &310i16.to_be_bytes()[..],
+        &code.to_be_bytes()[..],
         &[0, 1, 143],
         &7i32.to_be_bytes(),
         &[0; 8],
@@ -70,7 +72,7 @@ fn plain() -> [Vec<u8>; 2] {
         })
         .collect();
     let json = format!(
-        "{{\"code\":310,\"extFields\":{{{}}},\"flag\":0,\"language\":\"JAVA\",\"opaque\":7,\
+        "{{\"code\":{code},\"extFields\":{{{}}},\"flag\":0,\"language\":\"JAVA\",\"opaque\":7,\
          \"serializeTypeCurrentRPC\":\"JSON\",\"version\":399}}",
         texts.join(",")
     );
@@ -124,7 +126,7 @@ fn take(data: &[u8]) -> bool {
 
 #[test]
 fn damaged_frames_are_read_or_left() {
-    let originals = plain();
+    let originals = [plain(310, "false"), plain(320, "true")].concat();
     assert!(
         originals.iter().all(|original| take(original)),
         "the originals are plain"
@@ -132,7 +134,7 @@ fn damaged_frames_are_read_or_left() {
     let mut chance = Chance(0x9E37_79B9_7F4A_7C15);
     let mut taken = 0;
     for round in 0..ROUNDS {
-        let mut data = originals[round % 2].clone();
+        let mut data = originals[round % 4].clone();
         for _ in 0..=chance.below(4) {
             if data.is_empty() {
                 break;
@@ -151,7 +153,7 @@ fn damaged_frames_are_read_or_left() {
         if round % 3 > 0 && data.len() > 8 {
             // The lengths fit again, so that what is inside is read.
             let body = data.len().min(5);
-            let kind = originals[round % 2][4];
+            let kind = originals[round % 4][4];
             data = framed(
                 kind,
                 &data[8..data.len() - body.min(data.len() - 8)],

@@ -412,7 +412,7 @@ async def test_a_topic_that_changes_is_checked_again(pair: SideBySide) -> None:
 
 def test_topics_that_no_record_has_room_for_are_left_to_python() -> None:
     with pytest.raises(ValueError, match="255 bytes"):
-        CORE.PlainSends(print, ([b""] * 5, b"", b"", b""), b"T", b"12345678", (1,) * 6, True, False).add(
+        CORE.PlainSends(print, ([b""] * 5, [b""] * 5, b"", b"", b""), b"T", b"12345678", (1,) * 7, True, False).add(
             "x" * 256, None, 0, 0, None
         )
 

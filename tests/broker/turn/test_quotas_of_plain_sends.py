@@ -11,6 +11,7 @@ from tests.broker.turn.test_plain_sends import fields
 
 from cometmq.auth.quota.model import Limits, Subject
 from cometmq.core import CORE
+from cometmq.message.batch import BatchPiece, encode_batch
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand
 
@@ -26,6 +27,12 @@ def send(opaque: int, group: str, size: int, *, oneway: bool = False) -> bytes:
         ext_fields=fields(producerGroup=group, queueId=str(opaque % 4)),
         body=b"x" * size,
     ).encode()
+
+
+def send_batch(opaque: int, group: str, messages: int) -> bytes:
+    body = encode_batch(BatchPiece(0, b"%d" % number, "") for number in range(messages))
+    ext = fields(producerGroup=group, queueId=str(opaque % 4), batch="true")
+    return RemotingCommand(RequestCode.SEND_BATCH_MESSAGE, opaque, 0, "JAVA", ext_fields=ext, body=body).encode()
 
 
 QUOTAS: tuple[dict[str, Limits], ...] = (
@@ -56,7 +63,11 @@ async def test_the_core_stores_and_denies_what_python_does(
             data = b""
             for _ in range(chance.randrange(1, 50)):
                 opaque += 1
-                data += send(opaque, chance.choice("aaaab"), chance.choice((1, 10, 500)), oneway=chance.random() < 0.1)
+                group = chance.choice("aaaab")
+                if chance.random() < 0.1:
+                    data += send_batch(opaque, group, chance.choice((1, 3, 40)))
+                else:
+                    data += send(opaque, group, chance.choice((1, 10, 500)), oneway=chance.random() < 0.1)
             pair.receive(chance.randrange(3), data)
         pair.end_round(round_)
         seconds = chance.choice((0.01, 0.3, 1.5))

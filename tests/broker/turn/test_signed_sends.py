@@ -11,6 +11,7 @@ from tests.broker.turn.side_by_side import SideBySide
 from tests.broker.turn.test_plain_sends import PROPERTIES, fields
 
 from cometmq.core import CORE
+from cometmq.message.batch import BatchPiece, encode_batch
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.frame import JSON, ROCKETMQ
@@ -30,11 +31,17 @@ accounts:
 
 
 def signed(
-    opaque: int, by: Credentials | None, *, serialize: int = JSON, body: bytes = b"hello", **changed: Any
+    opaque: int,
+    by: Credentials | None,
+    *,
+    code: RequestCode = RequestCode.SEND_MESSAGE_V2,
+    serialize: int = JSON,
+    body: bytes = b"hello",
+    **changed: Any,
 ) -> RemotingCommand:
     """A send with its signature."""
     command = RemotingCommand(
-        RequestCode.SEND_MESSAGE_V2,
+        code,
         opaque,
         0,
         "JAVA",
@@ -45,6 +52,13 @@ def signed(
     if by is not None:
         by.sign(command)
     return command
+
+
+def signed_batch(opaque: int, by: Credentials | None, messages: int = 3, **changed: Any) -> RemotingCommand:
+    """A batch with its signature."""
+    body = encode_batch(BatchPiece(0, b"%d" % number, f"KEYS\x01k{number}") for number in range(messages))
+    changed = {"body": body, "properties": "WAIT\x01true", "batch": "true"} | changed
+    return signed(opaque, by, code=RequestCode.SEND_BATCH_MESSAGE, **changed)
 
 
 @pytest.fixture
@@ -74,6 +88,45 @@ async def test_the_sends_of_an_account_are_the_cores(pair: SideBySide, monkeypat
             commands = [signed(at, SHOP, serialize=serialize, queueId=str(at % 4)) for at in range(8)]
             pair.receive(1, b"".join(command.encode() for command in commands))
         pair.end_round()
+    await pair.stop()
+
+
+async def test_the_batches_of_an_account_are_the_cores(pair: SideBySide, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair.receive(1, signed(1, SHOP).encode())
+    pair.end_round()
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("Python puts what the core should take")
+
+    with monkeypatch.context() as patched:
+        for name in ("put", "all_or_none"):
+            patched.setattr(pair.compiled.broker.turn, name, refuse)
+        for serialize in (JSON, ROCKETMQ):
+            commands = [
+                (signed_batch if at % 3 else signed)(at, SHOP, serialize=serialize, queueId=str(at % 4))
+                for at in range(20)
+            ]
+            commands += [signed_batch(20, SHOP, 900, serialize=serialize)]
+            pair.receive(1, b"".join(command.encode() for command in commands))
+        pair.end_round()
+    await pair.stop()
+
+
+async def test_whoever_else_sends_batches_is_denied_alike(pair: SideBySide) -> None:
+    pair.receive(1, signed(1, SHOP).encode())
+    pair.end_round()
+    for serialize in (JSON, ROCKETMQ):
+        good, spoilt = (signed_batch(2, SHOP, serialize=serialize) for _ in range(2))
+        spoilt.body = spoilt.body.replace(b"k1", b"k7")
+        for command in (
+            signed_batch(3, None, serialize=serialize),
+            signed_batch(4, READER, serialize=serialize),
+            signed_batch(5, SHOP, topic="U", serialize=serialize),
+            signed_batch(6, SHOP, topic="V", serialize=serialize),
+            spoilt,
+        ):
+            pair.receive(1, good.encode() + command.encode() + good.encode())
+            pair.end_round(command)
     await pair.stop()
 
 

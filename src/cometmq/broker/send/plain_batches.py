@@ -1,7 +1,9 @@
-"""Batches in the compiled core, which handles a complete SEND_BATCH_MESSAGE request in one call (hot path).
+"""Batches that Python has checked, in the compiled core, which makes all records of one in a single call (hot path).
 
-Python has checked the topic, queue, size and common properties of the batch. The core builds the same records and
-derived data as Python, byte for byte. It leaves a batch to Python if one of its messages is not plain (see
+The core takes most batches from the bytes of a connection (:mod:`cometmq.broker.turn.plain_sends`). The others come to
+Python: large frames, batches that are compressed or whose producer numbers its messages, and batches under quotas or
+with samples for the audit log. Python checks the topic, queue, size and common properties. The core builds the same
+records and derived data as Python, byte for byte. It leaves a batch to Python if one of its messages is not plain (see
 :mod:`cometmq.broker.turn.plain_sends`), if the bytes are damaged, or if the records do not fit into the current log
 file.
 """

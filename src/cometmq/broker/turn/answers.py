@@ -36,6 +36,7 @@ _BINARY_HEAD: Final = struct.Struct(">hbh")
 _SUCCESS: Final = ResponseCode.SUCCESS
 _SEND: Final = RequestCode.SEND_MESSAGE_V2
 """The request code under which sends that the core handled are counted, since the core does not report codes."""
+_BATCH: Final = RequestCode.SEND_BATCH_MESSAGE
 _OPAQUES: Final = struct.Struct("=iB")
 OFFSET_BYTES: Final = 8
 
@@ -66,20 +67,22 @@ class PlainAnswers(msgspec.Struct, gc=False):
     """The responses to the plain sends (sends without a detour) in one batch of the compiled core."""
 
     connections: list[tuple[ServerConnection, bytes, bytes, int, int]]
-    """For each connection: its responses with code 0, the opaques, the number of messages and the bytes of their
+    """For each connection: its responses with code 0, the opaques, the number of requests and the bytes of their
     bodies.
     """
+    batches: int = 0
+    """The number of these requests that are SEND_BATCH_MESSAGE."""
     wait: bool = True
     """True if the responses wait for the flush."""
     arrived: float = 0.0
     """Arrival time of the sends, for :class:`~cometmq.remoting.rpc_latency.RpcLatency`."""
 
     @property
-    def messages(self) -> int:
-        """Return the number of messages."""
+    def requests(self) -> int:
+        """Return the number of requests."""
         total = 0
-        for _, _, _, messages, _ in self.connections:
-            total += messages
+        for _, _, _, requests, _ in self.connections:
+            total += requests
         return total
 
 
@@ -90,8 +93,8 @@ def _json_text(text: str) -> bytes:
 def _write(answers: list[tuple[ServerConnection, bytes, bytes, int, int]]) -> None:
     """Write the responses of many connections: the core writes what their sockets take, and the rest is queued."""
     for row, written in _write_direct(answers):
-        connection, frames, _, messages, _ = answers[row]
-        connection.write_last(frames[written:], messages)
+        connection, frames, _, requests, _ = answers[row]
+        connection.write_last(frames[written:], requests)
 
 
 def _write_nothing(answers: Sequence[Any]) -> Iterable[tuple[int, int]]:
@@ -118,16 +121,21 @@ class SendAnswers:
         self.ext: Final = {"MSG_REGION": region, "TRACE_ON": "true" if trace_on else "false"}
         """Fields in every response to a send, including errors."""
         extra = b'"MSG_REGION":"%s","TRACE_ON":"%s"' % (_json_text(region), self.ext["TRACE_ON"].encode())
-        fixed = b'"extFields":{' + extra.replace(b"%", b"%%") + b',"msgId":"'
-        tail = (
-            b'","queueId":"%%d","queueOffset":"%%d"},"flag":%d,"language":"%s","opaque":%%d,'
-            b'"serializeTypeCurrentRPC":"JSON","version":%d}'
-        ) % (FLAG_RESPONSE, SERVER_LANGUAGE.encode(), CURRENT_VERSION)
-        self._single = b'{"code":0,' + fixed + self._id_prefix + b"%016X" + tail
+        extra = extra.replace(b"%", b"%%")
+        stored = b'"msgId":"' + self._id_prefix + b'%016X","queueId":"%d","queueOffset":"%d"'
+        tail = (b'},"flag":%d,"language":"%s","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}') % (
+            FLAG_RESPONSE,
+            SERVER_LANGUAGE.encode(),
+            CURRENT_VERSION,
+        )
+        self._single = b'{"code":0,"extFields":{' + extra + b"," + stored + tail
+        batch = b'{"code":0,"extFields":{' + stored + b"," + extra + tail
         binary = b"".join([encode_binary_field(name, value) for name, value in self.ext.items()])
         head = _BINARY_HEAD.pack(ResponseCode.SUCCESS, LanguageCode[SERVER_LANGUAGE], CURRENT_VERSION)
-        self.parts: Final = (_constant_parts(self._single), self._id_prefix, head, binary)
-        """The constant texts of a response header, which the compiled core needs, for JSON and for binary headers."""
+        self.parts: Final = (_constant_parts(self._single), _constant_parts(batch), self._id_prefix, head, binary)
+        """The constant texts of response headers, which the compiled core needs: in JSON for a message and for a batch,
+        and in binary form.
+        """
         self._prefixes = [_WORDS.pack(4 + length, length) for length in range(len(self._single) + _VARIABLE_BYTES)]
 
     def stored(self, sends: Iterable[PendingSend | PlainAnswers]) -> None:
@@ -184,8 +192,11 @@ class SendAnswers:
 
     def _count_plain(self, sends: PlainAnswers, code: int) -> None:
         """Count the responses to sends that the compiled core handled."""
-        if self.latency is not None:
-            self.latency.answered(_SEND, code, sends.arrived, sends.messages)
+        if self.latency is None:
+            return
+        for request_code, requests in ((_SEND, sends.requests - sends.batches), (_BATCH, sends.batches)):
+            if requests:
+                self.latency.answered(request_code, code, sends.arrived, requests)
 
     def _answer_plain_with_warning(self, code: int, sends: PlainAnswers) -> None:
         for connection, frames, *_ in sends.connections:

@@ -1,10 +1,10 @@
 """Plain sends in the compiled core, from received bytes to responses (hot path).
 
 Theory of operation. A connection passes its received bytes to the core. The core handles the frames at the beginning
-that are plain sends: SEND_MESSAGE and SEND_MESSAGE_V2 in the form that clients write, for a topic and queue that
-:class:`~cometmq.broker.turn.targets.SendTargets` has checked, without a detour, within all limits. The core also
-handles transactions (:mod:`cometmq.broker.transaction.plain_transactions`). The first other frame and everything after
-it are left to Python, so that requests keep their order. The core adds its messages to its batch;
+that are plain sends: SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE in the form that clients write, for a topic
+and queue that :class:`~cometmq.broker.turn.targets.SendTargets` has checked, without a detour, within all limits. The
+core also handles transactions (:mod:`cometmq.broker.transaction.plain_transactions`). The first other frame and
+everything after it are left to Python, so that requests keep their order. The core adds its messages to its batch;
 :meth:`PlainSends._put_batch` puts the batch into the turn.
 
 Invariants.
@@ -17,7 +17,10 @@ Invariants.
 * If accounts are checked, the core handles only messages that the connection's account has signed, for topics to which
   the account may publish. Python determines the account with the connection's first request, and again after each
   change of accounts.
-* If quotas are set, the core handles no more messages than they allow when it starts on a connection's bytes.
+* If quotas are set, the core handles no more messages than they allow when it starts on a connection's bytes, and no
+  batches. If sends are sampled for the audit log, it handles no batches.
+* The messages of a SEND_BATCH_MESSAGE are stored together or not at all. One that is compressed, or whose producer
+  numbers its messages, is left to Python.
 * The core knows a topic only while ``SendTargets`` knows it: a change of the topic or of the configuration removes it
   from the core.
 
@@ -39,7 +42,7 @@ from cometmq.broker.turn.answers import PlainAnswers
 from cometmq.broker.turn.inner_message import Stored
 from cometmq.broker.turn.store_turn import Place, StoreTurn
 from cometmq.broker.turn.targets import RefusedError, SendTarget, SendTargets
-from cometmq.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES, MAX_PROPERTIES_BYTES
+from cometmq.limits import MAX_BATCH_MESSAGES, MAX_FRAME_BYTES, MAX_HEADER_BYTES, MAX_PROPERTIES_BYTES
 from cometmq.message.properties import CLUSTER, join_properties
 from cometmq.remoting.frame import FrameTaker
 from cometmq.remoting.server_connection import ServerConnection
@@ -103,6 +106,7 @@ class PlainSends:
             MAX_PROPERTIES_BYTES,
             turn.max_stored_bytes,
             min(MAX_TURN_BYTES, BATCH_BYTES),
+            MAX_BATCH_MESSAGES,
         )
         self.waits: Final = turn.waits
         """True if responses wait for more than the write of their turn."""
@@ -174,9 +178,9 @@ class PlainSends:
         batch = self.core.settle()
         if batch is None:
             return
-        records, end, last_size, messages, queues, topics, hashes, offsets, answers, ends = batch
+        records, end, last_size, messages, queues, topics, hashes, offsets, answers, ends, batches = batch
         encoded = EncodedRecords(records, end, last_size, messages, queues, hashes, offsets)
-        self._turn.put_encoded(encoded, topics, PlainAnswers(answers) if answers else None)
+        self._turn.put_encoded(encoded, topics, PlainAnswers(answers, batches) if answers else None)
         if ends:
             self._turn.notify(partial(self._transactions.ended, ends, not answers), _NO_PLACE)
 

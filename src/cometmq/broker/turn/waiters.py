@@ -64,8 +64,8 @@ class Transfers(Protocol):
 def _held_bytes(send: PendingSend | PlainAnswers) -> Iterator[tuple[ServerConnection, int]]:
     """Yield how much memory a pending response uses (messages and the request's texts), by connection."""
     if isinstance(send, PlainAnswers):
-        for connection, frames, opaques, messages, body_bytes in send.connections:
-            yield connection, body_bytes + len(frames) + len(opaques) + messages * SEND_OVERHEAD_BYTES
+        for connection, frames, opaques, requests, body_bytes in send.connections:
+            yield connection, body_bytes + len(frames) + len(opaques) + requests * SEND_OVERHEAD_BYTES
         return
     request = send.request
     header: SendHeader = request.header
@@ -184,8 +184,8 @@ class SendWaiters:
             else:
                 del self._bytes_of[connection]
         if error is not None:
-            messages = sum(1 if isinstance(send, PendingSend) else send.messages for send in sends)
-            _log.error("%d messages were not acknowledged because their flush failed: %s", messages, error)
+            requests = sum(1 if isinstance(send, PendingSend) else send.requests for send in sends)
+            _log.error("%d sends were not acknowledged because their flush failed: %s", requests, error)
             self.answers.refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error}", sends)
         elif code == ResponseCode.SUCCESS:
             self.answers.stored(sends)
