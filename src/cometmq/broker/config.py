@@ -290,6 +290,44 @@ class BrokerConfig(SecurityOptions, MetricsOptions, FailoverKeys, ReplicationKey
         32, "Number of groups with filters per topic for which the Bloom filter is sized.", minimum=1, maximum=65_536
     )
 
+    # --- lite topics ----------------------------------------------------------------------------
+    enable_lmq_quota: bool = option(
+        False, "Refuse messages to new lite topics if there are maxLmqConsumeQueueNum lite topics."
+    )
+    max_lmq_consume_queue_num: int = option(
+        20_000, "With enableLmqQuota: maximum number of lite topics.", minimum=0, maximum=100_000_000
+    )
+    max_lite_subscription_count: int = option(
+        100_000,
+        "Maximum number of lite topics that all clients together read; one that two clients read counts twice.",
+        minimum=0,
+        maximum=10_000_000,
+    )
+    lite_subscription_check_timeout_mills: int = option(
+        180_000,
+        "Time after which the subscription of a client that does not renew it ends, in milliseconds.",
+        minimum=1_000,
+        maximum=_MILLISECONDS_OF_A_DAY,
+    )
+    lite_subscription_check_interval: int = option(
+        120_000,
+        "Interval at which subscriptions that are not renewed are looked for, in milliseconds.",
+        minimum=100,
+        maximum=_MILLISECONDS_OF_A_DAY,
+    )
+    lite_ttl_check_interval: int = option(
+        120_000,
+        "Interval at which idle lite topics are looked for, in milliseconds.",
+        minimum=100,
+        maximum=_MILLISECONDS_OF_A_DAY,
+    )
+    min_lite_ttl: int = option(
+        900_000,
+        "Minimum time for which a lite topic must be idle before it is removed, in milliseconds.",
+        key="minLiteTTl",
+        maximum=43_200 * 60_000,
+    )
+
     # --- transactions ---------------------------------------------------------------------------
     transaction_time_out: int = option(
         6_000,

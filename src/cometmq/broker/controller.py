@@ -24,6 +24,7 @@ from cometmq.broker.delay.schedule_message import ScheduleMessageService
 from cometmq.broker.delay.timer_message import TimerMessageService
 from cometmq.broker.handlers import account_handlers, common_handlers
 from cometmq.broker.hooks.message_hooks import BrokerHooks, load_hooks
+from cometmq.broker.lite.service import LiteService
 from cometmq.broker.master_parts import MasterParts
 from cometmq.broker.membership import Membership, build_slave, open_replication, open_store
 from cometmq.broker.metrics.monitor import BrokerMonitor, MonitoredParts
@@ -103,6 +104,7 @@ class Broker:
     transactions: TransactionalMessageService
     timer: TimerMessageService
     pops: PopService
+    lite: LiteService
     slave: Slave
     _master: MasterParts
     _context: BrokerContext
@@ -414,8 +416,9 @@ class Broker:
     def _build_master(self, context: BrokerContext, filters: PullFilters) -> MasterParts:
         master = self._master = MasterParts(context, filters, self._access, self._registrar)
         self.transactions, self.timer, self.pops = master.transactions, master.timer, master.pops
-        self.plain_sends = master.plain_sends
+        self.plain_sends, self.lite = master.plain_sends, master.lite
         self._stops.add("popped messages", self.pops.save)
+        self._stops.add("lite topics", master.lite.save)
         self.pops.modes.on_due = self._tables.add(self.pops.modes.writer)
         return master
 

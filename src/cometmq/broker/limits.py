@@ -148,6 +148,29 @@ POP_SAVE_QUEUES: Final = 500
 """Number of queues in one slice of a snapshot."""
 MAX_HELD_POPS_OF_CONNECTION: Final = 16_384
 """Maximum number of waiting pops on one connection. A proxy uses a few connections for the pops of all its clients."""
+MAX_LITE_TOPICS: Final = 5_000_000
+"""Maximum number of lite topics on a broker, about 100 bytes each."""
+MAX_LITE_LISTED: Final = 10_000
+"""Maximum number of lite topics or clients in an answer to a tool, as in Apache's broker."""
+LITE_TOPICS_OF_POP: Final = 1_000
+"""Maximum number of ready lite topics at which one pop looks (about 5 ms); it looks at the others in a later round."""
+MAX_LITE_SUBSCRIPTION_BYTES: Final = 8 * 1024 * 1024
+"""Maximum size of the body of LITE_SUBSCRIPTION_CTL, enough for 100,000 lite topics with long names."""
+MAX_LITE_SUBSCRIPTIONS_OF_REQUEST: Final = 1_000
+"""Maximum number of clients in one LITE_SUBSCRIPTION_CTL."""
+LITE_DROPS_AT_ONCE: Final = 1_000
+"""Number of idle lite topics that are removed in one slice."""
+LITE_RETENTION_SECONDS: Final = 10.0
+"""Interval at which messages that retention has deleted are removed from the index of lite topics."""
+LITE_SAVE_CHANGES: Final = 100_000
+"""Number of changes to lite topics after which their snapshot is written, or a tenth of the lite topics if that is
+more. A start reads as many messages, about 5 us each."""
+LITE_SAVE_SECONDS: Final = 60.0
+"""Time after which the snapshot of lite topics is written if anything has changed."""
+LITE_LOOK_SECONDS: Final = 2.0
+"""Interval at which the snapshot of lite topics is written if it is due."""
+LITE_SAVE_ENTRIES: Final = 100_000
+"""Number of messages of lite topics that one slice of a snapshot copies."""
 MAX_ATTRIBUTES_CHARS: Final = 4_096
 """Maximum number of characters in the attributes of a topic in a request."""
 MAX_REQUEST_MODES: Final = 100_000

@@ -12,6 +12,7 @@ from cometmq.broker.delay.recall_message import RecallMessageProcessor
 from cometmq.broker.delay.schedule_message import ScheduleMessageService
 from cometmq.broker.delay.timer_message import TimerMessageService
 from cometmq.broker.limits import POP_SAVE_SECONDS, PRODUCER_SAVE_SECONDS
+from cometmq.broker.lite.service import LiteService
 from cometmq.broker.pop.service import PopService
 from cometmq.broker.port_security import BrokerAccess
 from cometmq.broker.pull.filters import PullFilters
@@ -40,6 +41,7 @@ class MasterParts:
         self.plain_sends: Final = self._build_plain_sends(access)
         self.timer: Final = TimerMessageService(broker)
         self.pops: Final = PopService(broker, filters, client)
+        self.lite: Final = LiteService(broker, self.pops)
 
     def _build_plain_sends(self, access: BrokerAccess) -> PlainSends | None:
         if CORE is None:
@@ -64,6 +66,7 @@ class MasterParts:
             TimerAdmin(self.timer),
             HaStatusAdmin(ha),
             *self.pops.parts,
+            *self.lite.parts,
         ]
 
     @property
@@ -81,6 +84,7 @@ class MasterParts:
         self.timer.start()
         stops.add("timer", self.timer.stop)
         self.pops.start()
+        self.lite.start()
 
     def periodic_work(
         self, producers: ProducerSequenceLog, schedule: ScheduleMessageService
@@ -90,9 +94,11 @@ class MasterParts:
             ("write delay offsets", self._broker.config.flush_delay_offset_interval / 1000, schedule.save),
             ("write producer sequences", PRODUCER_SAVE_SECONDS, producers.save),
             ("write popped messages", POP_SAVE_SECONDS, self.pops.save),
+            *self.lite.periodic_work(),
         ]
 
     def halt(self) -> None:
         """Answer the waiting pops, and store what has been acknowledged."""
         self.pops.halt()
+        self.lite.halt()
         self.pops.log.end_round()

@@ -53,6 +53,8 @@ CHANGE_CODES: Final = (
     RequestCode.ACK_MESSAGE,
     RequestCode.BATCH_ACK_MESSAGE,
     RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+    RequestCode.POP_LITE_MESSAGE,
+    RequestCode.ACK_LITE_MESSAGE,
 )
 """The requests of consumers that a master refuses while its set confirms nothing, for the next master lacks them."""
 

@@ -40,6 +40,9 @@ BY_THEMSELVES: Final = frozenset(
         RequestCode.ACK_MESSAGE,
         RequestCode.BATCH_ACK_MESSAGE,
         RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+        RequestCode.POP_LITE_MESSAGE,
+        RequestCode.ACK_LITE_MESSAGE,
+        RequestCode.LITE_SUBSCRIPTION_CTL,
         RequestCode.QUERY_ASSIGNMENT,
         RequestCode.QUERY_CONSUMER_OFFSET,
         RequestCode.UPDATE_CONSUMER_OFFSET,
@@ -83,6 +86,7 @@ _SAMPLED: Final = frozenset(
         RequestCode.PULL_MESSAGE,
         RequestCode.LITE_PULL_MESSAGE,
         RequestCode.POP_MESSAGE,
+        RequestCode.POP_LITE_MESSAGE,
     }
 )
 

@@ -53,7 +53,14 @@ _SENDS: Final = frozenset(
 )
 _STORES: Final = _SENDS | {RequestCode.CONSUMER_SEND_MSG_BACK}
 """The codes of requests that store a message."""
-_PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.POP_MESSAGE})
+_PULLS: Final = frozenset(
+    {
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.POP_MESSAGE,
+        RequestCode.POP_LITE_MESSAGE,
+    }
+)
 _QUERIES: Final = frozenset({RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID})
 _FRAME_WORDS_BYTES: Final = 8
 _MOST_MESSAGES: Final = 2**31

@@ -12,7 +12,7 @@ import base64
 import binascii
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -51,6 +51,16 @@ PoppedTogether = tuple[str, str, int, int, list[int]]
 """Messages of one pop from a queue: topic, group, queue ID, pop time and offsets."""
 Answered = Callable[[Sequence[int], int, str | None], None]
 """Called with the positions of acknowledged messages, a response code and a remark."""
+
+
+class LiteEnds(Protocol):
+    """Handles the requests about messages of lite topics."""
+
+    def ack(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
+        """Acknowledge a message."""
+
+    def change(self, connection: ServerConnection, request: Request[Any]) -> Response | None:
+        """Change the invisible time of a message."""
 
 
 class BatchAck(Body, kw_only=True):
@@ -100,11 +110,15 @@ class AckMessageProcessor:
         self._log = log
         self._polling = polling
         self._reads = reads
+        self.of_lite: LiteEnds | None = None
+        """Handles the requests about messages of lite topics."""
 
     @answers(RequestCode.ACK_MESSAGE, header=AckMessageRequestHeader, permission=needs_popped(Action.SUB))
     def ack(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
         """Acknowledge a message, so that it is not handed out again."""
         header: AckMessageRequestHeader = request.header
+        if header.lite_topic and self.of_lite is not None:
+            return self.of_lite.ack(connection, request, b"")
         self._check_offset(connection, header.topic, header.queue_id, header.offset)
         handle = read_handle(header.extra_info)
         found = self._find_queue(header.topic, header.consumer_group, header.queue_id)
@@ -158,6 +172,8 @@ class AckMessageProcessor:
     def change(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
         """Make a message visible again ``invisibleTime`` from now."""
         header: ChangeInvisibleTimeRequestHeader = request.header
+        if header.lite_topic and self.of_lite is not None:
+            return self.of_lite.change(connection, request)
         self._check_offset(connection, header.topic, header.queue_id, header.offset)
         handle = read_handle(header.extra_info)
         if not 0 <= header.invisible_time <= MAX_POP_INVISIBLE_MS:

@@ -32,6 +32,7 @@ from cometmq.broker.tables.table_file import set_aside
 from cometmq.broker.turn.store_turn import StoreTurn
 from cometmq.checksum import crc32
 from cometmq.durable import replace_file
+from cometmq.message.lite_names import LMQ_PREFIX
 from cometmq.message.names import POP_LOG_TOPIC
 from cometmq.message.record import RecordError, decode_record
 from cometmq.store.errors import StoreClosedError, StoreError
@@ -106,7 +107,7 @@ class PopSnapshot:
             count += 1
             if not isinstance(entry, Revived) or self._has_copy(entry):
                 state.apply(entry)
-            if isinstance(entry, Forgotten) and entry.position:
+            if isinstance(entry, Forgotten) and entry.position and not entry.topic.startswith(LMQ_PREFIX):
                 on_deletion(entry)
         for queue in state:
             if queue.next_offset == NO_OFFSET:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from cometmq.broker.pop.entries import (
     Acked,
@@ -23,12 +23,23 @@ from cometmq.broker.pop.entries import (
 )
 from cometmq.broker.pop.invisible import NEVER, InvisibleMessages
 from cometmq.broker.pop.order import HandedOut, OrderedMessages
+from cometmq.message.lite_names import LMQ_PREFIX
 from cometmq.multimap import MultiMap
 
 NO_OFFSET: Final = -1
 
 Undo = Callable[[], None]
 """Reverts an entry that was not stored; the latest entry must be reverted first."""
+
+
+class LiteEntries(Protocol):
+    """Applies the entries about lite topics, whose topics are names of their queues."""
+
+    def apply(self, entry: AnyEntry) -> Undo:
+        """Apply an entry; return the function that reverts it."""
+
+    def forget(self, topic: str, group: str) -> None:
+        """Remove what belongs to a deleted parent topic or group; an empty name means all."""
 
 
 class PopQueue:
@@ -79,6 +90,8 @@ class PopState:
         self._queues: dict[tuple[str, str], dict[int, PopQueue]] = {}
         self._of_topic: MultiMap[str, tuple[str, str]] = MultiMap()
         self._of_group: MultiMap[str, tuple[str, str]] = MultiMap()
+        self.lite: LiteEntries | None = None
+        """Applies the entries about lite topics."""
         self.on_due: Final[list[Callable[[PopQueue, int], None]]] = []
         """Called with a queue and the time in milliseconds at which one of its messages becomes visible again."""
 
@@ -118,7 +131,11 @@ class PopState:
     # --- entries --------------------------------------------------------------------------------
     def apply(self, entry: AnyEntry) -> Undo:
         """Apply an entry; return the function that reverts it."""
+        if entry.topic.startswith(LMQ_PREFIX):
+            return _do_nothing if self.lite is None else self.lite.apply(entry)
         if isinstance(entry, Forgotten):
+            if self.lite is not None:
+                self.lite.forget(entry.topic, entry.group)
             return self._delete(entry)
         queue = self.queue(entry.topic, entry.group, entry.queue_id)
         if isinstance(entry, Popped):
@@ -274,3 +291,7 @@ def offsets_of(entry: Popped) -> list[int]:
         offset += step
         offsets.append(offset)
     return offsets
+
+
+def _do_nothing() -> None:
+    pass

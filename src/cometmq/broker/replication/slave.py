@@ -51,6 +51,15 @@ _OF_MASTERS: Final = (
     RequestCode.QUERY_ASSIGNMENT,
     RequestCode.SET_MESSAGE_REQUEST_MODE,
     RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
+    RequestCode.POP_LITE_MESSAGE,
+    RequestCode.LITE_SUBSCRIPTION_CTL,
+    RequestCode.ACK_LITE_MESSAGE,
+    RequestCode.GET_BROKER_LITE_INFO,
+    RequestCode.GET_PARENT_TOPIC_INFO,
+    RequestCode.GET_LITE_TOPIC_INFO,
+    RequestCode.GET_LITE_CLIENT_INFO,
+    RequestCode.GET_LITE_GROUP_INFO,
+    RequestCode.TRIGGER_LITE_DISPATCH,
 )
 """Requests that only a master handles."""
 

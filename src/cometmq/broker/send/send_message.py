@@ -174,6 +174,8 @@ class SendMessageProcessor:
             sequence = self._sequenced.cut_sequence(header)
             plain, tail = self._check_batch(header, body)
             offsets = None
+            if target.is_lite:
+                raise _no_detours()
             if self._batches is not None:
                 offsets = self._batches.add_batch(target, queue, header, plain, tail, connection.peer_bytes, sequence)
             if offsets is None:
@@ -384,5 +386,5 @@ class SendMessageProcessor:
 def _no_detours() -> RefusedError:
     return RefusedError(
         ResponseCode.MESSAGE_ILLEGAL,
-        "the message is illegal: a batch does not support delayed or transactional messages",
+        "the message is illegal: a batch does not support delayed or transactional messages, or lite topics",
     )

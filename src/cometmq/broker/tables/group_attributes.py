@@ -80,7 +80,7 @@ def priority_factor(config: SubscriptionGroupConfig | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LiteGroup:
-    """What a group's attributes say about lite topics."""
+    """A group's settings for lite topics."""
 
     bind_topic: str = ""
     """The parent topic that the group reads; empty if it reads no lite topics."""

@@ -18,6 +18,7 @@ from cometmq.message.properties import (
     DELAY,
     EXPIRES_MS,
     KEYS,
+    LITE_TOPIC,
     NAME_VALUE_SEPARATOR,
     NO_PRIORITY,
     PRIORITY,
@@ -40,7 +41,7 @@ DETOURS: Final = frozenset({DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVE
 """Properties that cause a message to be parked: stored in a system topic until it is due."""
 _LIFE: Final = frozenset({TTL_MS, EXPIRES_MS})
 """Properties of a message's life time."""
-_RARE: Final = DETOURS | _LIFE | {PRIORITY}
+_RARE: Final = DETOURS | _LIFE | {LITE_TOPIC, PRIORITY}
 """Properties that few messages have."""
 _RECONSUME_TIMES_MAX: Final = 2**31 - 1
 """Largest value of the ``reconsumeTimes`` field in a record."""
@@ -124,7 +125,8 @@ class SendProperties(msgspec.Struct, gc=False):
     wait: bool
     """True if the response waits for the flush (WAIT is not ``false``)."""
     detour: dict[str, str] | None
-    """The message's properties that are in ``DETOURS``, and its WAIT property; ``None`` if it is not parked."""
+    """The message's properties that are in ``DETOURS``, its lite topic, and its WAIT property; ``None`` if it is not
+    parked and has no lite topic."""
     priority: int = NO_PRIORITY
     """The message's priority, or -1 if it has none."""
     life: dict[str, str] | None = None
@@ -191,8 +193,8 @@ def read_properties(text: str, tail: str) -> SendProperties:
 
 
 def _detour(rare: Mapping[str, str], wait: str) -> dict[str, str] | None:
-    """Return the detour properties among those that few messages have, with WAIT."""
-    detour = {name: value for name, value in rare.items() if name in DETOURS}
+    """Return the detour properties and the lite topic among those that few messages have, with WAIT."""
+    detour = {name: value for name, value in rare.items() if name in DETOURS or name == LITE_TOPIC}
     if detour and wait:
         detour[WAIT] = wait
     return detour or None

@@ -185,7 +185,7 @@ class PlainSends:
             self._turn.notify(partial(self._transactions.ended, ends, not answers), _NO_PLACE)
 
     def _add(self, target: SendTarget, queue: ConsumeQueue) -> None:
-        if queue.record_middle:
+        if queue.record_middle and not target.is_lite:
             self.core.add(target.topic, target, target.sys_flag, queue.queue_id, queue)
 
     def _forget(self, topic: str | None) -> None:

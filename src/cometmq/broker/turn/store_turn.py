@@ -36,7 +36,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Final
+from typing import Any, Final, Protocol
 
 from cometmq.broker.limits import MAX_TURN_BYTES
 from cometmq.broker.statistics.stats import BrokerStats, Counted
@@ -76,6 +76,26 @@ Place = tuple[int, int, int]
 
 CoreCounts = Iterable[tuple[SendTarget, int, int, tuple[list[int], list[int]] | None]]
 """The core's statistics for each topic: the number and sizes of its messages."""
+
+
+class LiteMessages(Protocol):
+    """Gives messages of lite topics their offsets."""
+
+    @property
+    def mark(self) -> int:
+        """A point in the turn, for :meth:`take_back_to`."""
+
+    def place(self, topic: str, properties: str) -> tuple[str, Any] | None:
+        """Return a message's new properties and its place, or ``None`` if it belongs to no lite topic.
+
+        :raises RefusedError: it cannot be stored.
+        """
+
+    def put(self, placed: Any, log_offset: int, /) -> None:
+        """Add a placed message that the turn has taken."""
+
+    def take_back_to(self, mark: int) -> None:
+        """Take back the messages that were put since a point in the turn."""
 
 
 class StoreTurn:
@@ -122,6 +142,8 @@ class StoreTurn:
         """True once ``begin`` has been called in this turn."""
         self.refusal: RefusedError | None = None
         """The reason why nothing can be stored in this turn."""
+        self.lite: LiteMessages | None = None
+        """The lite topics of a master."""
 
     def begin(self) -> None:
         """Begin a turn with its first message, after checking that messages can be stored now."""
@@ -253,7 +275,13 @@ class StoreTurn:
             if index_keys is None:
                 read = read_properties(message.properties, "")
                 tags_code, index_keys = read.tags_code, read.index_keys
-            properties = message.properties.encode()
+            target = self._targets.inner(message.topic)
+            text, placed = message.properties, None
+            if target.is_lite and self.lite is not None:
+                found = self.lite.place(message.topic, text)
+                if found is not None:
+                    text, placed = found
+            properties = text.encode()
             if len(properties) > MAX_PROPERTIES_BYTES:
                 raise _illegal(f"its properties have {len(properties)} bytes, limit 32KB.")
             if len(message.body) + len(properties) > self.max_stored_bytes:
@@ -261,7 +289,6 @@ class StoreTurn:
                     "its body and properties, including those that the broker adds, exceed the "
                     f"{self.max_stored_bytes} bytes that fit into one log file."
                 )
-            target = self._targets.inner(message.topic)
             if not target.has_life_times and _EXPIRES in message.properties:
                 self._targets.note_life_times(message.topic)
             queue = target.queues.get(message.queue_id)
@@ -282,7 +309,10 @@ class StoreTurn:
             tags_code,
             index_keys,
         )
-        return Stored(*self.put(target, queue, record, kind))
+        stored = Stored(*self.put(target, queue, record, kind))
+        if placed is not None and self.lite is not None:
+            self.lite.put(placed, stored.physical_offset)
+        return stored
 
     def put_inner(self, message: InnerMessage, when_stored: WhenStored, late: Late | None = None) -> None:
         """Add a message from the broker itself; see :meth:`put_together`."""
@@ -354,12 +384,15 @@ class StoreTurn:
         self.take_back()
         mark = self._batch.mark()
         counts, inner = len(self._counts), len(self._inner)
+        lite = 0 if self.lite is None else self.lite.mark
         try:
             yield
         except BaseException:
             self._batch.undo_to(mark)
             del self._counts[counts:]
             del self._inner[inner:]
+            if self.lite is not None:
+                self.lite.take_back_to(lite)
             raise
 
     def _open(self) -> None:
@@ -389,6 +422,8 @@ class StoreTurn:
             position = self._batch.commit()
         except Exception as error:
             self._batch.rollback()
+            if self.lite is not None:
+                self.lite.take_back_to(0)
             self._refuse(_failed(error), sum(messages for _, messages, _, _ in counts), pending, inner)
             return
         self._stats.stored(counts, self._clock.now_ms() - self._began_ms)

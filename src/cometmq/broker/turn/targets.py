@@ -24,6 +24,7 @@ from cometmq.broker.tables.topic_attributes import (
     PRIORITY,
     SKIP,
     has_life_times,
+    is_lite,
     message_type_of,
 )
 from cometmq.broker.tables.topics import TopicConfigManager, describe_topic
@@ -75,6 +76,7 @@ class SendTarget:
         "counted",
         "fixed_bytes",
         "has_life_times",
+        "is_lite",
         "is_retry",
         "queues",
         "sys_flag",
@@ -90,6 +92,8 @@ class SendTarget:
         self.config = config
         self.topic = config.topic_name
         self.is_retry = self.topic.startswith(RETRY_PREFIX)
+        self.is_lite = is_lite(config.attributes)
+        """True if the topic has lite topics."""
         self.sys_flag = MULTI_TAGS if config.topic_filter_type == _MULTI_TAG else 0
         self.counted: Counted = (self.topic, NORMAL)
         """The topic and its usual message type, for statistics."""

@@ -9,7 +9,7 @@ from cometmq.remoting.bodies import Body
 
 
 class LiteSubscriptionAction(Enum):
-    """What a client does with its subscription (``LiteSubscriptionAction``)."""
+    """A client's change to its subscription (``LiteSubscriptionAction``)."""
 
     PARTIAL_ADD = "PARTIAL_ADD"
     """Add lite topics."""
@@ -22,7 +22,7 @@ class LiteSubscriptionAction(Enum):
 
 
 class OffsetOptionType(Enum):
-    """How an offset is found (``OffsetOption.Type``)."""
+    """A way to find an offset (``OffsetOption.Type``)."""
 
     POLICY = "POLICY"
     """The value is 0 (continue), 1 (first message) or 2 (after the last message)."""
@@ -35,7 +35,7 @@ class OffsetOptionType(Enum):
 
 
 class OffsetOption(Body):
-    """Where a group starts to read lite topics (``OffsetOption``)."""
+    """The place where a group starts to read lite topics (``OffsetOption``)."""
 
     type: OffsetOptionType = OffsetOptionType.POLICY
     value: int = 0

@@ -1,0 +1,263 @@
+"""LiteIndexes: the indexes of a broker's parent topics, which follow the log.
+
+A message is placed when its turn takes it (:meth:`LiteIndexes.place`), and taken back if the turn is not stored. When
+it becomes readable, the subscribers of its lite topic hear of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+import numpy as np
+
+from cometmq.broker.config import LiveConfig
+from cometmq.broker.limits import MAX_LITE_TOPICS
+from cometmq.broker.lite.index import LiteIndex
+from cometmq.broker.lite.name_table import NO_NAME
+from cometmq.broker.tables.topic_attributes import is_lite
+from cometmq.broker.tables.topics import TopicConfigManager
+from cometmq.broker.turn.targets import RefusedError
+from cometmq.message.layout import BODY_AT, BODY_LENGTH_BYTES, HOSTS_V6, RECORD
+from cometmq.message.lite_names import check_lite_topic, lmq_name
+from cometmq.message.properties import (
+    INNER_MULTI_DISPATCH,
+    INNER_MULTI_QUEUE_OFFSET,
+    LITE_TOPIC,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_SEPARATOR,
+    PropertiesText,
+)
+from cometmq.remoting.codes import ResponseCode
+from cometmq.store.message_store import ConsumeQueue, MessageStore
+from cometmq.store.queue.consume_queue import UNIT_DTYPE
+
+_log = logging.getLogger(__name__)
+
+_INNER: Final = frozenset({INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET})
+_UNITS_AT_ONCE: Final = 50_000
+_READ_AT_ONCE: Final = 5_000
+_SYS_FLAG: Final = RECORD.struct("sys_flag").unpack_from
+_INT: Final = struct.Struct(">i").unpack_from
+_SHORT: Final = struct.Struct(">h").unpack_from
+_OFFSET_MARK: Final = f"{PROPERTY_SEPARATOR}{INNER_MULTI_QUEUE_OFFSET}{NAME_VALUE_SEPARATOR}".encode()
+_NAME_MARK: Final = f"{LITE_TOPIC}{NAME_VALUE_SEPARATOR}".encode()
+_SEPARATOR: Final = PROPERTY_SEPARATOR.encode()
+
+Arrived = Callable[[LiteIndex, int], None]
+"""Called with each lite topic that has a new readable message."""
+
+
+Placed = tuple[LiteIndex, int]
+"""The index and the lite topic of a message that is not stored yet."""
+
+
+class LiteIndexes:
+    """The indexes by parent topic."""
+
+    def __init__(self, live: LiveConfig, topics: TopicConfigManager, store: MessageStore) -> None:
+        self._live = live
+        self._topics = topics
+        self._store = store
+        self.by_parent: Final[dict[str, LiteIndex]] = {}
+        self._added: list[tuple[LiteIndex, int]] = []
+        """For each message of the current turn: its index, and the last entry of its lite topic before."""
+        self._unread: deque[tuple[int, LiteIndex, int, int]] = deque()
+        """Messages that subscribers have not heard of: log offset, index, lite topic and entry."""
+        self.on_arrival: Final[list[Arrived]] = []
+        store.batch.on_stored.append(self._stored)
+        store.batch.on_arrival.append(self._arrived)
+
+    @property
+    def count(self) -> int:
+        """Return the number of lite topics."""
+        return sum(index.names.count for index in self.by_parent.values())
+
+    @property
+    def most(self) -> int:
+        """The maximum number of lite topics."""
+        config = self._live.current
+        return config.max_lmq_consume_queue_num if config.enable_lmq_quota else MAX_LITE_TOPICS
+
+    def of(self, parent: str) -> LiteIndex:
+        """Return the index of a parent topic; create it if it is missing."""
+        found = self.by_parent.get(parent)
+        if found is None:
+            found = self.by_parent[parent] = LiteIndex(parent)
+        return found
+
+    def is_parent(self, topic: str) -> bool:
+        """Return whether a topic has lite topics."""
+        config = self._topics.get(topic)
+        return config is not None and is_lite(config.attributes)
+
+    def add(self, index: LiteIndex, name: str) -> int:
+        """Return the number of a lite topic, which is added if it is missing.
+
+        :raises RefusedError: the maximum number of lite topics is reached.
+        """
+        number = index.find(name)
+        if number != NO_NAME:
+            return number
+        most = self.most
+        if self.count >= most:
+            raise RefusedError(
+                ResponseCode.LMQ_QUOTA_EXCEEDED,
+                f"[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]lmq consume queue num exceeded: {most} lite topics",
+            )
+        return index.add(name)
+
+    # --- messages ---------------------------------------------------------------------------------
+    def place(self, topic: str, properties: str) -> tuple[str, Placed] | None:
+        """Give a message its offset in its lite topic; return its new properties and its place, or ``None`` if it
+        belongs to no lite topic.
+
+        :raises RefusedError: the name is not allowed, or there are too many lite topics.
+        """
+        text = PropertiesText(properties)
+        name = text.get(LITE_TOPIC)
+        if not name:
+            return None
+        wrong = check_lite_topic(name)
+        if wrong is not None:
+            raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal, {wrong}")
+        index = self.of(topic)
+        number = self.add(index, name)
+        if "INNER_MULTI_" in properties:
+            text = text.without(_INNER)
+        return (
+            text.plus(
+                {
+                    INNER_MULTI_DISPATCH: lmq_name(topic, name),
+                    INNER_MULTI_QUEUE_OFFSET: str(index.next_offset(number)),
+                }
+            ).text,
+            (index, number),
+        )
+
+    def put(self, placed: Placed, log_offset: int) -> None:
+        """Add a placed message that the turn has taken."""
+        index, number = placed
+        self._added.append((index, index.append(number, log_offset)))
+
+    @property
+    def mark(self) -> int:
+        """A point in the turn, for :meth:`take_back_to`."""
+        return len(self._added)
+
+    def take_back_to(self, mark: int) -> None:
+        """Take back the messages that were put since a point in the turn."""
+        while len(self._added) > mark:
+            index, before = self._added.pop()
+            index.take_back(before)
+
+    def _stored(self, _queues: Iterable[ConsumeQueue]) -> None:
+        added = self._added
+        if not added:
+            return
+        self._added = []
+        ends: dict[LiteIndex, int] = {}
+        for index, _ in added:
+            ends[index] = ends.get(index, 0) + 1
+        for index, count in ends.items():
+            for entry in range(index.end - count, index.end):
+                self._unread.append((index.log_offset(entry), index, index.owner(entry), entry))
+
+    def _arrived(self, _queues: Iterable[ConsumeQueue]) -> None:
+        unread = self._unread
+        if not unread:
+            return
+        end = self._store.readable_end
+        later: list[tuple[int, LiteIndex, int, int]] = []
+        while unread:
+            log_offset, index, number, entry = one = unread.popleft()
+            if log_offset >= end:
+                later.append(one)
+                continue
+            if number >= 0 and entry >= index.base and index.owner(entry) == number:
+                for arrived in self.on_arrival:
+                    arrived(index, number)
+        unread.extend(later)
+
+    def first_entry_since(self, index: LiteIndex, timestamp: int) -> int:
+        """Return the first entry that was stored at a time (in milliseconds since 1970) or later."""
+        low, high = index.base, index.end
+        while low < high:
+            middle = (low + high) // 2
+            record = self._store.decoded_at(index.log_offset(middle))
+            if record is not None and record.store_timestamp < timestamp:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    # --- reading the log --------------------------------------------------------------------------
+    def catch_up(self, index: LiteIndex, ends: dict[int, int]) -> Iterator[None]:
+        """Read the parent topic's records after a snapshot, in slices.
+
+        :param ends: the end of each queue in the snapshot; it is moved to the queue's end.
+        """
+        queues = self._store.queues().get(index.parent, {})
+        offsets: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
+        for queue_id, queue in list(queues.items()):
+            at = max(ends.get(queue_id, 0), queue.min_offset())
+            while at < queue.committed:
+                units = np.frombuffer(queue.units(at, _UNITS_AT_ONCE, stored=True), UNIT_DTYPE)
+                if not len(units):
+                    break
+                offsets.append(units["offset"][(units["size"] > 0) & (units["size"] < 2**31 - 1)].astype(np.int64))
+                at += len(units)
+                yield
+            ends[queue_id] = at
+        if not offsets:
+            return
+        for at, log_offset in enumerate(np.sort(np.concatenate(offsets)).tolist()):
+            if at % _READ_AT_ONCE == _READ_AT_ONCE - 1:
+                yield
+            view = self._store.bytes_at(log_offset)
+            found = None if view is None else read_lite(view)
+            if found is not None:
+                self._found(index, found[0], found[1], log_offset)
+
+    def _found(self, index: LiteIndex, name: bytes, offset: int, log_offset: int) -> None:
+        """Add a message that was found in the log."""
+        number = index.names.find(name)
+        if number == NO_NAME:
+            try:
+                text = name.decode()
+            except UnicodeDecodeError:
+                return
+            if check_lite_topic(text) is not None:
+                return
+            number = index.add(text, offset)
+        elif index.next_offset(number) != offset:  # it was removed and made again, or retention deleted its messages
+            index.restart(number, offset)
+        index.append(number, log_offset)
+
+
+def read_lite(record: bytes | memoryview) -> tuple[bytes, int] | None:
+    """Return the lite topic of a record and its offset there, or ``None``."""
+    try:
+        at = BODY_AT[_SYS_FLAG(record)[0] & HOSTS_V6]
+        at += _INT(record, at - BODY_LENGTH_BYTES)[0]
+        at += 1 + record[at]
+        length = _SHORT(record, at)[0]
+        properties = bytes(record[at + 2 : at + 2 + length])
+    except (struct.error, IndexError):
+        return None
+    begin = properties.rfind(_OFFSET_MARK)
+    if begin < 0:
+        return None
+    offset = properties[begin + len(_OFFSET_MARK) :].partition(_SEPARATOR)[0]
+    begin = properties.rfind(_SEPARATOR + _NAME_MARK)
+    if begin >= 0:
+        begin += 1
+    elif properties.startswith(_NAME_MARK):
+        begin = 0
+    else:
+        return None
+    name = properties[begin + len(_NAME_MARK) :].partition(_SEPARATOR)[0]
+    return (name, int(offset)) if offset.isdigit() and len(offset) < 19 else None
