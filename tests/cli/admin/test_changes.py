@@ -48,6 +48,18 @@ def test_alter_shows_old_and_new_and_keeps_what_is_not_named(cometmq: CommandLin
     assert cometmq("topic", "alter", "never-made", "--queues", "2", "--yes").code == 1
 
 
+def test_alter_says_what_becomes_of_expired_messages(cometmq: CommandLine) -> None:
+    cometmq("topic", "create", "expiring", "--queues", "1")
+    shown = cometmq("topic", "alter", "expiring", "--expired", "dead-letter")
+    assert shown.out.splitlines()[-1].split() == ["broker-0", "expired", "messages", "skip", "dead-letter"]
+    assert cometmq("topic", "alter", "expiring", "--expired", "dead-letter", "--yes").code == 0
+    assert "nothing was changed" in cometmq("topic", "alter", "expiring", "--expired", "dead-letter").err
+    assert cometmq("topic", "alter", "expiring", "--queues", "2", "--yes").code == 0
+    assert cometmq("topic", "create", "expiring", "--queues", "2").code == 0
+    assert cometmq("topic", "alter", "expiring", "--expired", "skip", "--yes").code == 0
+    assert cometmq("topic", "alter", "expiring", "--expired", "keep").code == 2
+
+
 def test_queues_with_messages_are_hidden_only_on_demand(cometmq: CommandLine) -> None:
     cometmq("topic", "create", "shrunk", "--queues", "4")
     cometmq("produce", "shrunk", "--count", "8", "--batch", "1")

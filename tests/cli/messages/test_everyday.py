@@ -183,3 +183,33 @@ def test_files_are_sent_whole_or_by_lines(cometmq: CommandLine, tmp_path: Path) 
 )
 def test_options_that_do_not_go_together(offline: CommandLine, options: tuple[str, ...]) -> None:
     assert offline("consume", "t", *options).code == 2
+
+
+def test_a_life_time_is_sent_shown_and_copied(cometmq: CommandLine) -> None:
+    for topic in ("lived", "copied"):
+        cometmq("topic", "create", topic, "--queues", "1")
+    assert cometmq("produce", "lived", "--body", "x", "--ttl", "1h").code == 0
+    (row,) = stored(cometmq, "lived")
+    properties = row["properties"]
+    assert isinstance(properties, dict)
+    assert properties["COMETMQ_TTL_MS"] == "3600000"
+    shown = cometmq("message", "get", str(row["offset_msg_id"]), "-o", "json").json()
+    assert shown["expires"] == row["expires"]
+    assert shown["expires"] > shown["stored"]
+    assert cometmq("consume", "lived", *ALL, "--format", "{expires}\\n").out.strip() == row["expires"]
+    assert cometmq("produce", "copied", "--json", stdin=json.dumps(row)).code == 0
+    (copy,) = stored(cometmq, "copied")
+    assert copy["expires"] > row["expires"]  # type: ignore[operator]
+
+
+def test_an_expired_message_is_shown_to_tools_only(cometmq: CommandLine) -> None:
+    cometmq("topic", "create", "gone", "--queues", "1")
+    assert cometmq("produce", "gone", "--body", "x", "--ttl", "1ms").code == 0
+    assert cometmq("produce", "gone", "--body", "y").code == 0
+    assert [row["body"] for row in stored(cometmq, "gone")] == ["x", "y"]
+    assert [row["body"] for row in stored(cometmq, "gone", "--group", "g", "--until-end", "--from-beginning")] == ["y"]
+
+
+@pytest.mark.parametrize("ttl", ["0s", "-1s", "100000d", "soon"])
+def test_a_life_time_that_makes_no_sense_is_refused(offline: CommandLine, ttl: str) -> None:
+    assert offline("produce", "t", "--body", "x", "--ttl", ttl).code == 2

@@ -20,6 +20,7 @@ from cometmq.client.admin.many import each
 from cometmq.client.admin.several import chosen_masters, gathered
 from cometmq.client.admin.topic_settings import (
     DEFAULT_QUEUES,
+    EXPIRED,
     MAX_QUEUES,
     PERMISSIONS,
     Settings,
@@ -154,6 +155,7 @@ def _notify_created(
 @click.option("--write-queues", type=_queue_count, help="Number of write queues on each broker.")
 @click.option("--permission", type=_permission, help="Permission: r to read, w to write, or rw for both.")
 @click.option("--order/--no-order", default=None, help="Mark the topic as ordered or not ordered.")
+@click.option("--expired", type=click.Choice(EXPIRED), help="What becomes of messages whose life times have ended.")
 @click.option("--hide-messages", is_flag=True, help="Remove read queues even if they contain messages.")
 @_cluster_option
 @_broker_option
@@ -167,6 +169,7 @@ def alter(
     write_queues: int | None,
     permission: str | None,
     order: bool | None,
+    expired: str | None,
     hide_messages: bool,
     cluster: str | None,
     broker: str | None,
@@ -181,9 +184,9 @@ def alter(
     demand_topic_name(topic)
     if queues is not None and (read_queues, write_queues) != (None, None):
         raise WrongUseError("--queues sets both --read-queues and --write-queues; do not combine them")
-    settings = Settings(read_queues or queues, write_queues or queues, permission, order)
+    settings = Settings(read_queues or queues, write_queues or queues, permission, order, expired)
     if settings == Settings(None, None, None, None):
-        raise WrongUseError("give a setting to change: --queues, --permission, --order, --no-order")
+        raise WrongUseError("give a setting to change: --queues, --permission, --order, --no-order, --expired")
 
     async def work(admin: Admin) -> None:
         masters = await chosen_masters(admin, cluster, broker)
@@ -206,7 +209,7 @@ def alter(
         if confirm_changes(f"topic {topic}", changes, yes=yes):
             changed = {change.broker: wanted[change.broker] for change in changes}
             with partly_done():
-                await put_topic_on(admin, changed, masters, "changed")
+                await put_topic_on(admin, changed, masters, "changed", attribute_change=settings.attribute_change)
             notify(f"Changed topic {topic} on {', '.join(changed)}.")
 
     administer(namesrv, work)

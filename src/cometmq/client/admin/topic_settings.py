@@ -18,6 +18,9 @@ from cometmq.quantity import quantity
 from cometmq.remoting.bodies import TopicConfig
 
 PERMISSIONS: Final = {"rw": PERM_READ | PERM_WRITE, "r": PERM_READ, "w": PERM_WRITE}
+EXPIRED: Final = ("skip", "dead-letter")
+"""The values of the attribute ``expired.messages``; the first one is the default."""
+_EXPIRED_MESSAGES: Final = "expired.messages"
 MAX_QUEUES: Final = 65_535
 DEFAULT_QUEUES: Final = 8
 
@@ -30,6 +33,8 @@ class Settings:
     write_queues: int | None
     permission: str | None
     order: bool | None
+    expired: str | None = None
+    """The attribute ``expired.messages``: what becomes of messages whose life times have ended."""
 
     def changed(self, config: TopicConfig) -> TopicConfig:
         """Return a copy of a configuration with these settings applied."""
@@ -42,7 +47,15 @@ class Settings:
             write_queue_nums=config.write_queue_nums if self.write_queues is None else self.write_queues,
             perm=perm,
             order=config.order if self.order is None else self.order,
+            attributes=config.attributes
+            if self.expired is None
+            else {**(config.attributes or {}), _EXPIRED_MESSAGES: self.expired},
         )
+
+    @property
+    def attribute_change(self) -> str:
+        """The change of attributes to send to brokers."""
+        return "" if self.expired is None else f"+{_EXPIRED_MESSAGES}={self.expired}"
 
 
 async def topics_of_brokers(admin: Admin, topic: str, masters: dict[str, str]) -> dict[str, TopicConfig]:
@@ -51,15 +64,23 @@ async def topics_of_brokers(admin: Admin, topic: str, masters: dict[str, str]) -
     return {name: table[topic] for name, table in tables.items() if topic in table}
 
 
-async def put_topic_on(admin: Admin, configs: dict[str, TopicConfig], masters: dict[str, str], done_word: str) -> None:
+async def put_topic_on(
+    admin: Admin,
+    configs: dict[str, TopicConfig],
+    masters: dict[str, str],
+    done_word: str,
+    *,
+    attribute_change: str = "",
+) -> None:
     """Write the topic's configuration to each broker.
 
+    :param attribute_change: see :meth:`Admin.put_topic`.
     :raises PartlyChangedError: one broker failed after others succeeded.
     """
     done: list[str] = []
     for name, config in configs.items():
         try:
-            await admin.put_topic(config, masters[name])
+            await admin.put_topic(config, masters[name], attribute_change=attribute_change)
         except (BrokerError, RemotingError) as error:
             if not done:
                 raise
@@ -106,13 +127,19 @@ def _queues(config: TopicConfig) -> int:
 
 def differences(broker: str, old: TopicConfig, new: TopicConfig) -> list[Change]:
     """Return the settings that differ between two configurations of a topic."""
-    pairs = (
+    pairs: tuple[tuple[str, object, object], ...] = (
         ("read queues", old.read_queue_nums, new.read_queue_nums),
         ("write queues", old.write_queue_nums, new.write_queue_nums),
         ("permission", permission_text(old.perm), permission_text(new.perm)),
         ("order", old.order, new.order),
     )
+    if new.attributes is not None:
+        pairs += (("expired messages", _expired(old), _expired(new)),)
     return [Change(broker, setting, before, after) for setting, before, after in pairs if before != after]
+
+
+def _expired(config: TopicConfig) -> str:
+    return (config.attributes or {}).get(_EXPIRED_MESSAGES, EXPIRED[0])
 
 
 def settings_text(config: TopicConfig) -> str:
