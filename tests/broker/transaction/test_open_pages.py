@@ -59,6 +59,7 @@ class PagesMachine(RuleBasedStateMachine):
     def equals_the_dictionary(self) -> None:
         assert len(self.pages) == len(self.model)
         assert list(self.pages.offsets()) == list(self.model)
+        assert self.pages.last() == next(reversed(self.model), None)
         middle = self.end // 2
         assert list(self.pages.offsets(middle)) == [offset for offset in self.model if offset >= middle]
         unrecorded = [offset for offset, noted in self.model.items() if noted is None]

@@ -80,16 +80,17 @@ class TransactionalMessageCheck:
     async def run(self) -> None:
         """Check all open transactions in slices."""
         table = self._table
-        offsets = table.offsets()
         groups = self._producers.groups
         self._asked_last = {group: count for group, count in self._asked_last.items() if group in groups}
-        newest = offsets[-1] if offsets else 0
+        newest = table.newest_offset()
         given_up = self._round_began = self.given_up
         lost = self.lost
         try:
-            for begin in range(0, len(offsets), TRANSACTION_SLICE):
-                for offset in offsets[begin : begin + TRANSACTION_SLICE]:
+            at = 0
+            while offsets := [offset for offset in table.offsets(at, TRANSACTION_SLICE) if offset <= newest]:
+                for offset in offsets:
                     self._check(offset, newest)
+                at = offsets[-1] + 1
                 await asyncio.sleep(0)
         except RefusedError as refused:
             _log.warning("checks of open transactions are postponed to the next round: %s", refused.remark)

@@ -83,6 +83,11 @@ class Pages(Generic[V]):
             elif number == at >> _BITS:
                 yield from (offset for offset in page if offset >= at)
 
+    def last(self) -> int | None:
+        """Return the last offset of the last page, or ``None`` if there is none."""
+        page = next(reversed(self._pages.values()), None)
+        return None if page is None else next(reversed(page))
+
 
 class OpenPages:
     """The open half messages by offset, each with its transaction once this is recorded.
@@ -160,6 +165,10 @@ class OpenPages:
     def offsets(self, at: int = 0) -> Iterator[int]:
         """Yield the offsets from ``at`` on, ascending."""
         return self._rows.offsets(at)
+
+    def last(self) -> int | None:
+        """Return the highest offset, or ``None`` if nothing is open."""
+        return self._rows.last()
 
     def first_unrecorded(self) -> int | None:
         """Return the lowest offset whose transaction is not recorded, or ``None`` if there is none."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -119,6 +120,12 @@ class OpenTransactions:
         self._read_new()
         offsets = list(islice(self._open.offsets(at), most))
         return offsets[: bisect_left(offsets, self._halves.readable)]
+
+    def newest_offset(self) -> int:
+        """Return the highest half queue offset of an open transaction, or −1 if none is open."""
+        self._read_new()
+        last = self._open.last()
+        return -1 if last is None else min(last, self._halves.readable - 1)
 
     def oldest(self) -> Transaction | None:
         """Return the transaction that began first, or ``None`` if none is open."""
@@ -281,8 +288,10 @@ def _find_open(
     first_half, first_op = first
     done = _find_done(store, ops, first_op, first_half, halves.committed)
     open_now: dict[int, Transaction | None] = {}
-    logged: dict[int, int] = {}
-    checked: list[int] = []
+    opened, logged = array("q"), array("q")
+    """Offsets of the half messages without an op message, and their log offsets."""
+    checked = array("q")
+    are_ours = True
     for offset in range(first_half, halves.committed):
         is_done = done[offset - first_half]
         if is_done and not open_now:
@@ -293,18 +302,24 @@ def _find_open(
             continue  # the message's log file is deleted: the transaction can no longer be committed
         if not is_done:
             open_now[offset] = None
-            logged[unit[0]] = offset
-        if _CHECKED_MARK in data or _PUT_BACK_MARK in data:
+            opened.append(offset)
+            logged.append(unit[0])
+        is_ours = _PUT_BACK_MARK in data
+        if is_ours or _CHECKED_MARK in data:
             checked.append(offset)
+            are_ours = are_ours and is_ours
     late: list[int] = []
-    if checked:
+    copies = ((offset, _record(store, halves, offset)) for offset in checked)
+    if not (are_ours and _drop_replaced_by_ours(open_now, copies, late)):
         looked_at = sorted({*open_now, *checked})
-        late = _drop_replaced(open_now, ((offset, _record(store, halves, offset)) for offset in looked_at))
-    for committed, prepared in _committed_since(store, halves, ops, min(logged, default=None)):
-        offset = logged.get(prepared, -1)
-        if offset in open_now and _is_committed_from(store, committed, _record(store, halves, offset)):
-            del open_now[offset]
-            late.append(offset)
+        late += _drop_replaced(open_now, ((offset, _record(store, halves, offset)) for offset in looked_at))
+    for committed, prepared in _committed_since(store, halves, ops, logged[0] if logged else None):
+        place = bisect_left(logged, prepared)
+        if place == len(logged) or logged[place] != prepared or opened[place] not in open_now:
+            continue
+        if _is_committed_from(store, committed, _record(store, halves, opened[place])):
+            del open_now[opened[place]]
+            late.append(opened[place])
     if open_now or late:
         _log.info("%d transactions are open; %d ended without an op message", len(open_now), len(late))
     return open_now, late
@@ -358,6 +373,32 @@ def _drop_replaced(
     for offset in over:
         del open_now[offset]
     return over
+
+
+def _drop_replaced_by_ours(
+    open_now: dict[int, Transaction | None], copies: Iterable[tuple[int, StoredRecord | None]], over: list[int]
+) -> bool:
+    """Remove half messages that have been replaced by CometMQ's copies, and record these; add those removed to
+    ``over``.
+
+    Unlike :func:`_drop_replaced`, it keeps one number for each transaction in memory. Return False if it finds a copy
+    of Apache's, which names no other message.
+    """
+    standing: dict[int, int] = {}
+    for offset, half in copies:
+        if half is None:
+            continue
+        noted = describe(half)
+        if noted.first_offset == offset and noted.check_times:
+            return False
+        replaced = standing.get(noted.first_offset, noted.first_offset)
+        standing[noted.first_offset] = offset
+        if replaced != offset and replaced in open_now:
+            over.append(replaced)
+            del open_now[replaced]
+        if noted.first_offset != offset and offset in open_now:
+            open_now[offset] = noted
+    return True
 
 
 def _start_offset(offsets: ConsumerOffsetManager, queue: ConsumeQueue) -> int:
