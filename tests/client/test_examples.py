@@ -10,6 +10,7 @@ from tests.interop.systems import Deployment, System
 
 from cometmq.client import LitePullConfig, ProducerConfig, PushConfig, TransactionConfig, errors
 from cometmq.client.sync import SyncAdmin
+from cometmq.testing import SyncCluster
 
 
 def test_the_examples_run_as_written(server: Deployment, tmp_path: Path) -> None:
@@ -58,6 +59,12 @@ def test_the_example_of_any_delay(server: Deployment, tmp_path: Path) -> None:
     else:
         delayed = run("any_delay.py", tmp_path, server.address).splitlines()
         assert [line.partition(":")[0] for line in delayed] == ["in a second", "in four seconds"]
+
+
+def test_the_example_of_priorities(tmp_path: Path) -> None:
+    with SyncCluster() as cluster:
+        shown = run("priority.py", tmp_path, cluster.namesrv_address).splitlines()
+    assert shown == ["weekly report: level 0", "invoice: level 1", "disk is full: level 3", "outage: level 3"]
 
 
 def test_the_example_of_producer_retries(tmp_path: Path) -> None:

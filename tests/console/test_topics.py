@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.helpers.consoles import Surfer, console_of
@@ -36,6 +37,26 @@ def test_a_topic_is_created_changed_and_deleted_each_after_a_preview_and_with_a_
     assert surfer.get("/topics/made-here").status == 404
     line = surfer.audit("topic.delete", "made-here")[0]
     assert (line["by"], line["from"], line["outcome"]) == ("(no login)", "127.0.0.1", "done")
+
+
+def test_the_type_of_a_topic_is_chosen_shown_and_changed(surfer: Surfer, cluster: SyncCluster) -> None:
+    plan = surfer.post("/topics/create", topic="levels", queues=4, type="PRIORITY")
+    assert "broker-0 4 rw no PRIORITY" in plan.words
+    surfer.change("/topics/create", topic="levels", queues=4, type="PRIORITY")
+    assert "broker-1 4 4 rw PRIORITY" in surfer.get("/topics/levels").words
+    plan = surfer.post("/topics/levels/alter", type="FIFO")
+    assert "broker-1 message type PRIORITY FIFO" in plan.words
+    assert surfer.post("/topics/create", topic="other", type="URGENT").status == 400
+    fields: dict[str, Any] = {"topic": "levels", "body": "hello", "priority": 9}
+    assert "9" in surfer.post("/messages/send", **fields).words
+    surfer.change("/messages/send", **fields)
+    sent = next(
+        f"/messages/levels/broker-{number}/3/0"
+        for number in range(2)
+        if surfer.get(f"/messages/levels/broker-{number}/3/0").status == 200
+    )
+    assert "Priority 9" in surfer.get(sent).words
+    assert surfer.post("/messages/send", **(fields | {"priority": -1})).status == 400
 
 
 def test_no_topic_that_exists_is_changed_by_creating_it(surfer: Surfer, cluster: SyncCluster) -> None:

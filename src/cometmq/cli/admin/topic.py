@@ -34,6 +34,7 @@ _DESCRIBE: Final = (
     Column("read_queues", "Read queues", right=True),
     Column("write_queues", "Write queues", right=True),
     Column("permission", "Permission"),
+    Column("type", "Type"),
     Column("messages", "Messages", right=True),
     Column("last_message", "Last message", time=True),
 )
@@ -95,6 +96,7 @@ def describe(topic: str, namesrv: str, output: str) -> None:
     async def work(admin: Admin) -> list[dict[str, Any]]:
         route = await admin.topic_route(topic)
         stats = await _stats(admin, topic)
+        types = await admin.topic_types(topic)
         clusters = {data.broker_name: data.cluster for data in route.broker_datas}
         rows = []
         for queues in sorted(route.queue_datas, key=lambda queues: queues.broker_name):
@@ -106,6 +108,7 @@ def describe(topic: str, namesrv: str, output: str) -> None:
                     "read_queues": queues.read_queue_nums,
                     "write_queues": queues.write_queue_nums,
                     "permission": permission_text(queues.perm),
+                    "type": types.get(queues.broker_name),
                     "messages": sum(row["messages"] for row in mine),
                     "last_message": max((row["last_message"] or "" for row in mine), default="") or None,
                 }

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import IO, Final
 
 import click
+import msgspec
 
 from cometmq.cli.admin.changes import confirm_changes, partly_done, yes_option
 from cometmq.cli.connection import administer, demand_topic_name, namesrv_option
@@ -22,8 +23,10 @@ from cometmq.client.admin.topic_settings import (
     DEFAULT_QUEUES,
     EXPIRED,
     MAX_QUEUES,
+    MESSAGE_TYPES,
     PERMISSIONS,
     Settings,
+    added,
     differences,
     hidden_messages,
     put_topic_on,
@@ -32,11 +35,13 @@ from cometmq.client.admin.topic_settings import (
     topics_of_brokers,
 )
 from cometmq.errors import CometMQError
+from cometmq.message.names import MESSAGE_TYPE
 from cometmq.quantity import quantity
 from cometmq.remoting.bodies import TopicConfig
 
 _queue_count: Final = click.IntRange(1, MAX_QUEUES)
 _permission: Final = click.Choice(list(PERMISSIONS))
+_type: Final = click.Choice(MESSAGE_TYPES, case_sensitive=False)
 _cluster_option = click.option("--cluster", help="Use only the brokers in this cluster.")
 _broker_option = click.option("--broker", type=BROKER, help="Use only this broker.")
 
@@ -59,6 +64,7 @@ class TopicExistsError(CometMQError):
     help="Permission: r to read, w to write, or rw for both.",
 )
 @click.option("--order", is_flag=True, help="Mark the topics as ordered.")
+@click.option("--type", "message_type", type=_type, help="Type of the messages, which RocketMQ 5 clients must send.")
 @_cluster_option
 @_broker_option
 @dry_run_option
@@ -69,6 +75,7 @@ def create(
     queues: int,
     permission: str,
     order: bool,
+    message_type: str | None,
     cluster: str | None,
     broker: str | None,
     namesrv: str,
@@ -81,11 +88,16 @@ def create(
     names = chosen_names(topics, file)
     if not names:
         raise WrongUseError("give a topic, or a file with --file")
-    perm = PERMISSIONS[permission]
-    wanted = {
-        name: TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm, order=order)
-        for name in names
-    }
+    settings = TopicConfig(
+        topic_name="",
+        read_queue_nums=queues,
+        write_queue_nums=queues,
+        perm=PERMISSIONS[permission],
+        order=order,
+        attributes=None if message_type is None else {MESSAGE_TYPE: message_type},
+    )
+    change = added(settings.attributes or {})
+    wanted = {name: msgspec.structs.replace(settings, topic_name=name) for name in names}
 
     async def work(admin: Admin) -> None:
         masters = await chosen_masters(admin, cluster, broker)
@@ -100,7 +112,7 @@ def create(
             return
 
         async def create_one(topic: str) -> None:
-            await put_topic_on(admin, missing[topic], masters, "created")
+            await put_topic_on(admin, missing[topic], masters, "created", attribute_change=change)
             await admin.until_routed(topic, [masters[name] for name in missing[topic]])
 
         with partly_done(), Progress("Creating topics", len(missing) if len(missing) > 1 else None) as progress:
@@ -156,6 +168,7 @@ def _notify_created(
 @click.option("--permission", type=_permission, help="Permission: r to read, w to write, or rw for both.")
 @click.option("--order/--no-order", default=None, help="Mark the topic as ordered or not ordered.")
 @click.option("--expired", type=click.Choice(EXPIRED), help="What becomes of messages whose life times have ended.")
+@click.option("--type", "message_type", type=_type, help="Type of the messages, which RocketMQ 5 clients must send.")
 @click.option("--hide-messages", is_flag=True, help="Remove read queues even if they contain messages.")
 @_cluster_option
 @_broker_option
@@ -170,6 +183,7 @@ def alter(
     permission: str | None,
     order: bool | None,
     expired: str | None,
+    message_type: str | None,
     hide_messages: bool,
     cluster: str | None,
     broker: str | None,
@@ -184,9 +198,11 @@ def alter(
     demand_topic_name(topic)
     if queues is not None and (read_queues, write_queues) != (None, None):
         raise WrongUseError("--queues sets both --read-queues and --write-queues; do not combine them")
-    settings = Settings(read_queues or queues, write_queues or queues, permission, order, expired)
+    settings = Settings(
+        read_queues or queues, write_queues or queues, permission, order, expired=expired, message_type=message_type
+    )
     if settings == Settings(None, None, None, None):
-        raise WrongUseError("give a setting to change: --queues, --permission, --order, --no-order, --expired")
+        raise WrongUseError("give a setting to change: --queues, --permission, --order, --no-order, --type, --expired")
 
     async def work(admin: Admin) -> None:
         masters = await chosen_masters(admin, cluster, broker)

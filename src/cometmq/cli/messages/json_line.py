@@ -22,6 +22,9 @@ from cometmq.message.properties import (
     EXPIRES_MS,
     KEY_SEPARATOR,
     KEYS,
+    NO_PRIORITY,
+    PRIORITY,
+    PRIORITY_MAX,
     PRODUCER_SEQUENCE,
     RESERVED_NAMES,
     SHARDING_KEY,
@@ -34,6 +37,7 @@ from cometmq.message.properties import (
     TIMER_OUT_MS,
     TRAN_PREPARED_QUEUE_OFFSET,
     TRANSACTION_CHECK_TIMES,
+    read_priority,
 )
 from cometmq.options import OptionError, nearest
 from cometmq.options.forms import DURATION, TIME
@@ -49,6 +53,7 @@ FIELDS: Final = (
     "delay",
     "delay_level",
     "deliver_at",
+    "priority",
 )
 """Fields that describe a message to send."""
 STORED_FIELDS: Final = (
@@ -127,7 +132,20 @@ def parse_line(line: bytes, topic: str, *, tag: str | None, keys: tuple[str, ...
         delay_level=when.delay_level,
         delay=when.delay,
         deliver_at=when.deliver_at,
+        priority=_priority(given, stored),
     )
+
+
+def _priority(given: Mapping[str, Any], stored: Mapping[str, str]) -> int | None:
+    """Return the priority in a line: the line's own field or the property of a stored message."""
+    value = given.get("priority")
+    if value is not None:
+        priority = read_priority(str(value))
+        if priority == NO_PRIORITY or isinstance(value, (bool, float)):
+            raise LineError(f"priority must be a whole number from 0 to {PRIORITY_MAX}")
+        return priority
+    priority = read_priority(stored.get(PRIORITY))
+    return None if priority == NO_PRIORITY else priority
 
 
 def _object(line: bytes) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from cometmq.errors import CometMQError
 from cometmq.limits import MAX_QUERY_MESSAGES
 from cometmq.message.message import MessageExt
 from cometmq.message.names import TOOLS_GROUP
-from cometmq.message.properties import KEYS, TAGS, UNIQ_KEY
+from cometmq.message.properties import KEYS, PRIORITY, TAGS, UNIQ_KEY
 from cometmq.quantity import quantity
 from cometmq.remoting.codes import ResponseCode
 
@@ -42,6 +42,7 @@ MESSAGE_FIELDS: Final = (
     "store_host",
     "reconsume_times",
     "flag",
+    "priority",
     "properties",
     "expires",
     "body",
@@ -54,6 +55,9 @@ def message_row(message: MessageExt) -> dict[str, Any]:
     only in messages with a life time.
     """
     shown = {name: value for name, value in message.properties.items() if name not in (KEYS, TAGS, UNIQ_KEY)}
+    priority = message.priority
+    if priority is not None:
+        del shown[PRIORITY]
     row: dict[str, Any] = {
         "topic": message.topic,
         "broker": message.broker_name or None,
@@ -69,6 +73,7 @@ def message_row(message: MessageExt) -> dict[str, Any]:
         "store_host": message.store_host,
         "reconsume_times": message.reconsume_times,
         "flag": message.flag,
+        **({} if priority is None else {"priority": priority}),
         "properties": shown,
     }
     if message.expires_at is not None:

@@ -29,7 +29,7 @@ from cometmq.clock import SYSTEM_CLOCK
 from cometmq.limits import MAX_TTL_MS
 from cometmq.loop import fastest_loop
 from cometmq.message.message import Message
-from cometmq.message.properties import SHARDING_KEY, TTL_MS
+from cometmq.message.properties import PRIORITY_MAX, SHARDING_KEY, TTL_MS
 
 PRODUCER_GROUP: Final = "cometmq-produce"
 
@@ -70,6 +70,11 @@ _SENT: Final = (
     "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Property for every message. May be repeated."
 )
 @click.option("--sharding-key", help="Send all messages in order to the queue selected by this key.")
+@click.option(
+    "--priority",
+    type=click.IntRange(0, PRIORITY_MAX),
+    help="Priority of every message, for topics of type PRIORITY. Larger numbers are more urgent.",
+)
 @click.option("--delay", type=Duration(), help="Deliver after this delay, such as 90s, 1h30m, 2d or 500ms.")
 @click.option("--deliver-at", type=Moment(), help="Deliver each message at this time.")
 @click.option("--delay-level", type=click.IntRange(1), help="Deliver after this delay level (messageDelayLevel).")
@@ -101,6 +106,7 @@ def command(
     keys: tuple[str, ...],
     properties: tuple[str, ...],
     sharding_key: str | None,
+    priority: int | None,
     delay: timedelta | None,
     deliver_at: int | None,
     delay_level: int | None,
@@ -127,7 +133,9 @@ def command(
     shared = _pairs(properties) | ({} if sharding_key is None else {SHARDING_KEY: sharding_key})
     if ttl is not None:
         shared[TTL_MS] = _life_time(ttl)
-    form = MessageForm(topic, tag, keys, shared, as_json, delays)
+    if priority is not None and sharding_key is not None:
+        raise WrongUseError("give only one of --priority and --sharding-key: each of them chooses the queue")
+    form = MessageForm(topic, tag, keys, shared, as_json, delays, priority)
     pacer = Pacer(rate, SYSTEM_CLOCK)
     with ExitStack() as files:
         if count is not None:

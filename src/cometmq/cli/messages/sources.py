@@ -31,6 +31,7 @@ class MessageForm:
     properties: dict[str, str]
     as_json: bool
     delays: Delays = NO_DELAY
+    priority: int | None = None
 
     def message(self, body: bytes) -> Message:
         """Return a message with this body."""
@@ -43,6 +44,7 @@ class MessageForm:
             delay_level=self.delays.delay_level,
             delay=self.delays.delay,
             deliver_at=self.delays.deliver_at,
+            priority=self.priority,
         )
 
     def parse(self, line: bytes, number: int) -> Message:
@@ -60,6 +62,8 @@ class MessageForm:
                 next_step=f"use the fields {', '.join(FIELDS)}, or leave out --json",
             ) from None
         message.properties = self.properties | message.properties
+        if message.priority is None:
+            message.priority = self.priority
         return message
 
 

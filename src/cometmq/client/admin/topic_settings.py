@@ -13,7 +13,7 @@ from cometmq.client.admin.accounts import PartlyChangedError
 from cometmq.client.admin.changes import Change
 from cometmq.client.admin.several import gathered
 from cometmq.client.errors import BrokerError, RemotingError
-from cometmq.message.names import PERM_INHERIT, PERM_READ, PERM_WRITE
+from cometmq.message.names import MESSAGE_TYPE, PERM_INHERIT, PERM_READ, PERM_WRITE
 from cometmq.quantity import quantity
 from cometmq.remoting.bodies import TopicConfig
 
@@ -21,6 +21,8 @@ PERMISSIONS: Final = {"rw": PERM_READ | PERM_WRITE, "r": PERM_READ, "w": PERM_WR
 EXPIRED: Final = ("skip", "dead-letter")
 """The values of the attribute ``expired.messages``; the first one is the default."""
 _EXPIRED_MESSAGES: Final = "expired.messages"
+MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED")
+"""The types of topics that can be chosen; a topic without a type is NORMAL."""
 MAX_QUEUES: Final = 65_535
 DEFAULT_QUEUES: Final = 8
 
@@ -35,6 +37,8 @@ class Settings:
     order: bool | None
     expired: str | None = None
     """The attribute ``expired.messages``: what becomes of messages whose life times have ended."""
+    message_type: str | None = None
+    """The attribute ``message.type``."""
 
     def changed(self, config: TopicConfig) -> TopicConfig:
         """Return a copy of a configuration with these settings applied."""
@@ -47,15 +51,18 @@ class Settings:
             write_queue_nums=config.write_queue_nums if self.write_queues is None else self.write_queues,
             perm=perm,
             order=config.order if self.order is None else self.order,
-            attributes=config.attributes
-            if self.expired is None
-            else {**(config.attributes or {}), _EXPIRED_MESSAGES: self.expired},
+            attributes={**(config.attributes or {}), **self._attributes} or None,
         )
 
     @property
     def attribute_change(self) -> str:
         """The change of attributes to send to brokers."""
-        return "" if self.expired is None else f"+{_EXPIRED_MESSAGES}={self.expired}"
+        return added(self._attributes)
+
+    @property
+    def _attributes(self) -> dict[str, str]:
+        chosen = {_EXPIRED_MESSAGES: self.expired, MESSAGE_TYPE: self.message_type}
+        return {name: value for name, value in chosen.items() if value is not None}
 
 
 async def topics_of_brokers(admin: Admin, topic: str, masters: dict[str, str]) -> dict[str, TopicConfig]:
@@ -126,7 +133,10 @@ def _queues(config: TopicConfig) -> int:
 
 
 def differences(broker: str, old: TopicConfig, new: TopicConfig) -> list[Change]:
-    """Return the settings that differ between two configurations of a topic."""
+    """Return the settings that differ between two configurations of a topic.
+
+    A new configuration without attributes keeps those of the old one.
+    """
     pairs: tuple[tuple[str, object, object], ...] = (
         ("read queues", old.read_queue_nums, new.read_queue_nums),
         ("write queues", old.write_queue_nums, new.write_queue_nums),
@@ -134,7 +144,10 @@ def differences(broker: str, old: TopicConfig, new: TopicConfig) -> list[Change]
         ("order", old.order, new.order),
     )
     if new.attributes is not None:
-        pairs += (("expired messages", _expired(old), _expired(new)),)
+        pairs += (
+            ("message type", type_of(old), type_of(new)),
+            ("expired messages", _expired(old), _expired(new)),
+        )
     return [Change(broker, setting, before, after) for setting, before, after in pairs if before != after]
 
 
@@ -150,7 +163,19 @@ def settings_text(config: TopicConfig) -> str:
             f"{quantity(config.read_queue_nums, 'read queue')} and {quantity(config.write_queue_nums, 'write queue')}"
         )
     ordered = ", ordered" if config.order else ""
-    return f"{queues}, permission {permission_text(config.perm)}{ordered}"
+    message_type = type_of(config)
+    typed = "" if message_type == MESSAGE_TYPES[0] else f", type {message_type}"
+    return f"{queues}, permission {permission_text(config.perm)}{ordered}{typed}"
+
+
+def type_of(config: TopicConfig) -> str:
+    """Return the type of a topic's messages."""
+    return (config.attributes or {}).get(MESSAGE_TYPE, MESSAGE_TYPES[0])
+
+
+def added(attributes: Mapping[str, str]) -> str:
+    """Return the change that sets attributes, as brokers read it."""
+    return ",".join(f"+{name}={value}" for name, value in attributes.items())
 
 
 def permission_text(bits: int) -> str:

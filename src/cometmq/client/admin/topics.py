@@ -20,6 +20,7 @@ from cometmq.remoting.admin_headers import (
     CreateTopicRequestHeader,
     DeleteTopicFromNamesrvRequestHeader,
     DeleteTopicRequestHeader,
+    GetTopicConfigRequestHeader,
     GetTopicStatsInfoRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
     ViewBrokerStatsDataRequestHeader,
@@ -319,6 +320,16 @@ class TopicAdmin(OwnLoop):
         code = RequestCode.GET_ALL_TOPIC_CONFIG
         kind = TopicConfigSerializeWrapper
         return (await self._ask(kind, broker_address, code, None, "requesting the topics")).topic_config_table
+
+    async def topic_types(self, topic: str) -> dict[str, str]:
+        """Return the type of a topic's messages by broker name, without brokers that have no types (RocketMQ 4)."""
+        header, code = GetTopicConfigRequestHeader(topic), RequestCode.GET_TOPIC_CONFIG
+        found: dict[str, str] = {}
+        for name, address in (await self._brokers_of(topic)).items():
+            with self._noting_unanswered(), suppress(BrokerError):
+                config = await self._ask(TopicConfig, address, code, header, f"requesting the settings of {topic}")
+                found[name] = (config.attributes or {}).get(MESSAGE_TYPE, "NORMAL")
+        return found
 
     async def topic_stats(self, topic: str) -> TopicStatsTable:
         """Return each queue's first and last offset and the time of its last message."""

@@ -405,6 +405,7 @@ class SyncAdmin(SyncClient[Admin]):
     topic_routes = blocking(Admin.topic_routes)
     queues = blocking(Admin.queues)
     topic_configs = blocking(Admin.topic_configs)
+    topic_types = blocking(Admin.topic_types)
     topic_stats = blocking(Admin.topic_stats)
     topic_stats_of = blocking(Admin.topic_stats_of)
     rate = blocking(Admin.rate)

@@ -27,7 +27,7 @@ from cometmq.console.page import Ask, FormError, NotFoundError, Plan, Table, cha
 from cometmq.limits import MAX_QUERY_MESSAGES
 from cometmq.message.message import Message, MessageExt
 from cometmq.message.names import TOOLS_GROUP
-from cometmq.message.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY
+from cometmq.message.properties import KEY_SEPARATOR, KEYS, PRIORITY_MAX, TAGS, UNIQ_KEY
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.errors import RemotingError
 from cometmq.threads import in_thread
@@ -289,6 +289,7 @@ async def send(ask: Ask) -> Plan:
         keys=[key for key in ask.text("keys").split(KEY_SEPARATOR) if key],
         properties=properties,
         delay=timedelta(seconds=delay) if delay else None,
+        priority=ask.whole("priority", most=PRIORITY_MAX),
     )
     await ask.admin.topic_route(topic)
     sent: list[str] = []
@@ -310,8 +311,11 @@ async def send(ask: Ask) -> Plan:
         then=f"/messages?{query}",
         back=f"/messages/send?{query}",
         table=Table(
-            (ask.t("Tag"), ask.t("Keys"), ask.t("Bytes"), ask.t("Delay in seconds"), ask.t("Body")),
-            [(message.tags, " ".join(message.keys), len(message.body), delay, body[:300])],
+            (
+                *(ask.t("Tag"), ask.t("Keys"), ask.t("Bytes"), ask.t("Delay in seconds"), ask.t("Priority")),
+                ask.t("Body"),
+            ),
+            [(message.tags, " ".join(message.keys), len(message.body), delay, message.priority, body[:300])],
         ),
         details={"bytes": len(message.body), "tag": message.tags or "", "keys": " ".join(message.keys)},
     )

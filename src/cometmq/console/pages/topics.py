@@ -16,8 +16,10 @@ from cometmq.client.admin.several import asked_masters, chosen_masters, gathered
 from cometmq.client.admin.topic_settings import (
     DEFAULT_QUEUES,
     MAX_QUEUES,
+    MESSAGE_TYPES,
     PERMISSIONS,
     Settings,
+    added,
     differences,
     hidden_messages,
     permission_text,
@@ -25,11 +27,12 @@ from cometmq.client.admin.topic_settings import (
     removed_queues,
     settings_text,
     topics_of_brokers,
+    type_of,
 )
 from cometmq.client.errors import BrokerError, RouteNotFoundError
 from cometmq.console.listing import listing
 from cometmq.console.page import Ask, FormError, NotFoundError, Plan, Table, change, page
-from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX, check_topic
+from cometmq.message.names import DLQ_PREFIX, MESSAGE_TYPE, RETRY_PREFIX, check_topic
 from cometmq.remoting.admin_bodies import ProducerInfo
 from cometmq.remoting.bodies import TopicConfig, TopicRouteData
 from cometmq.remoting.errors import RemotingError
@@ -103,6 +106,7 @@ async def show_topic(ask: Ask) -> Response:
         topic=topic,
         settings=sorted(route.queue_datas, key=lambda queues: queues.broker_name),
         permission_text=permission_text,
+        types=await ask.admin.topic_types(topic),
         queues=sorted(table.items()),
         messages=sum(offsets.max_offset - offsets.min_offset for offsets in table.values()),
         last_ms=max((offsets.last_update_timestamp for offsets in table.values()), default=0),
@@ -145,7 +149,7 @@ async def _rate(admin: Admin, topic: str) -> float | None:
 async def new_form(ask: Ask) -> Response:
     """Ask for the settings of a new topic."""
     masters = await ask.admin.masters()
-    return ask.page("topics/new.html", masters=masters, queues=DEFAULT_QUEUES, most=MAX_QUEUES)
+    return ask.page("topics/new.html", masters=masters, queues=DEFAULT_QUEUES, most=MAX_QUEUES, types=MESSAGE_TYPES)
 
 
 async def create(ask: Ask) -> Plan:
@@ -161,6 +165,7 @@ async def create(ask: Ask) -> Plan:
         write_queue_nums=queues,
         perm=PERMISSIONS[_permission(ask) or "rw"],
         order=ask.text("order") == "yes",
+        attributes=None if (chosen := _message_type(ask)) is None else {MESSAGE_TYPE: chosen},
     )
     masters = await chosen_masters(ask.admin, None, ask.text("broker") or None)
     existing = await topics_of_brokers(ask.admin, topic, masters)
@@ -180,7 +185,8 @@ async def create(ask: Ask) -> Plan:
         raise FormError(ask.t("{topic} already exists with these settings on all brokers", topic=topic))
 
     async def run() -> str:
-        await put_topic_on(ask.admin, dict.fromkeys(missing, wanted), masters, "created")
+        change = added(wanted.attributes or {})
+        await put_topic_on(ask.admin, dict.fromkeys(missing, wanted), masters, "created", attribute_change=change)
         await ask.admin.until_routed(topic, missing.values())
         return ask.t("Topic {topic} is created.", topic=topic)
 
@@ -194,10 +200,15 @@ async def create(ask: Ask) -> Plan:
         then=f"/topics/{quote(topic, safe='')}",
         back="/topics/new",
         table=Table(
-            (ask.t("Broker"), ask.t("Queues"), ask.t("Permission"), ask.t("Ordered")),
-            [(name, queues, permission_text(wanted.perm), wanted.order) for name in missing],
+            (ask.t("Broker"), ask.t("Queues"), ask.t("Permission"), ask.t("Ordered"), ask.t("Type")),
+            [(name, queues, permission_text(wanted.perm), wanted.order, type_of(wanted)) for name in missing],
         ),
-        details={"queues": queues, "permission": permission_text(wanted.perm), "brokers": ", ".join(missing)},
+        details={
+            "queues": queues,
+            "permission": permission_text(wanted.perm),
+            "type": type_of(wanted),
+            "brokers": ", ".join(missing),
+        },
     )
 
 
@@ -208,6 +219,13 @@ def _permission(ask: Ask) -> str | None:
     return text
 
 
+def _message_type(ask: Ask) -> str | None:
+    text = ask.text("type") or None
+    if text is not None and text not in MESSAGE_TYPES:
+        raise FormError(ask.t("{name} must be one of {choices}", name="type", choices=", ".join(MESSAGE_TYPES)))
+    return text
+
+
 async def alter_form(ask: Ask) -> Response:
     """Ask for new settings of a topic."""
     topic = ask.path("topic")
@@ -215,7 +233,13 @@ async def alter_form(ask: Ask) -> Response:
     if not existing:
         raise NotFoundError(ask.t("topic {topic} does not exist", topic=topic))
     return ask.page(
-        "topics/alter.html", topic=topic, existing=existing, permission_text=permission_text, most=MAX_QUEUES
+        "topics/alter.html",
+        topic=topic,
+        existing=existing,
+        permission_text=permission_text,
+        type_of=type_of,
+        types=MESSAGE_TYPES,
+        most=MAX_QUEUES,
     )
 
 
@@ -228,6 +252,7 @@ async def alter(ask: Ask) -> Plan:
         ask.whole("write_queues", least=1, most=MAX_QUEUES),
         _permission(ask),
         None if order not in ("yes", "no") else order == "yes",
+        message_type=_message_type(ask),
     )
     masters = await chosen_masters(ask.admin, None, ask.text("broker") or None)
     existing = await topics_of_brokers(ask.admin, topic, masters)
@@ -252,7 +277,7 @@ async def alter(ask: Ask) -> Plan:
 
     async def run() -> str:
         changed = {change.broker: wanted[change.broker] for change in changes}
-        await put_topic_on(ask.admin, changed, masters, "changed")
+        await put_topic_on(ask.admin, changed, masters, "changed", attribute_change=settings.attribute_change)
         return ask.t("Topic {topic} is changed.", topic=topic)
 
     address = f"/topics/{quote(topic, safe='')}"
