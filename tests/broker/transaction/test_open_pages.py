@@ -77,10 +77,10 @@ TestPages = PagesMachine.TestCase
 def test_a_page_shrinks_when_most_of_it_is_removed() -> None:
     pages: Pages[int] = Pages()
     pages.update({offset: offset for offset in range(PAGE)})
-    large = pages.page(0).__sizeof__()
+    large = pages.pages[0].__sizeof__()
     for offset in range(PAGE - 100):
         assert pages.pop(offset) == offset
-    assert pages.page(0).__sizeof__() < large / 8
+    assert pages.pages[0].__sizeof__() < large / 8
     assert list(pages.offsets()) == list(range(PAGE - 100, PAGE))
 
 
@@ -103,7 +103,7 @@ def test_the_oldest_of_many_is_found_in_one_page() -> None:
     for number in range(3):
         assert pages.pop(number * PAGE) is not None
     for number in (1, 2):
-        pages._rows._pages[number] = NotGoneThrough(pages._rows.page(number))
+        pages._pages[number] = NotGoneThrough(pages._pages[number])
     oldest = pages.oldest_recorded()
     assert oldest is not None
     assert oldest.first_offset == 1

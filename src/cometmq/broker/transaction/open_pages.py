@@ -37,47 +37,44 @@ class Pages(Generic[V]):
     """A dictionary by offset that grows in small steps."""
 
     def __init__(self) -> None:
-        self._pages: dict[int, dict[int, V]] = {}
+        self.pages: Final[dict[int, dict[int, V]]] = {}
+        """The dictionary of each page, which callers must not change."""
         self._sizes: dict[int, int] = {}
         """The largest number of offsets that the dictionary of each page has had."""
 
     def __contains__(self, offset: int) -> bool:
-        page = self._pages.get(offset >> _BITS)
+        page = self.pages.get(offset >> _BITS)
         return page is not None and offset in page
 
     def get(self, offset: int) -> V | None:
         """Return the value at an offset, or ``None`` if there is none."""
-        page = self._pages.get(offset >> _BITS)
+        page = self.pages.get(offset >> _BITS)
         return None if page is None else page.get(offset)
 
     def update(self, values: dict[int, V]) -> None:
         """Set values, whose offsets must be in one page."""
         number = next(iter(values)) >> _BITS
-        page = self._pages.setdefault(number, {})
+        page = self.pages.setdefault(number, {})
         page.update(values)
         self._sizes[number] = max(self._sizes.get(number, 0), len(page))
 
     def pop(self, offset: int) -> V | None:
         """Remove an offset; return its value, or ``None`` if there is none."""
         number = offset >> _BITS
-        page = self._pages.get(number)
+        page = self.pages.get(number)
         if page is None:
             return None
         value = page.pop(offset, None)
         if not page:
-            del self._pages[number], self._sizes[number]
+            del self.pages[number], self._sizes[number]
         elif len(page) * 4 < self._sizes[number] > _SMALL:
-            self._pages[number] = dict(page)
+            self.pages[number] = dict(page)
             self._sizes[number] = len(page)
         return value
 
-    def page(self, number: int) -> dict[int, V]:
-        """Return a page, which must not be changed; it is empty if it has no offsets."""
-        return self._pages.get(number, {})
-
     def offsets(self, at: int = 0) -> Iterator[int]:
         """Yield the offsets from ``at`` on, in the order in which pages, and offsets in pages, were first added."""
-        for number, page in self._pages.items():
+        for number, page in self.pages.items():
             if number > at >> _BITS:
                 yield from page
             elif number == at >> _BITS:
@@ -85,7 +82,7 @@ class Pages(Generic[V]):
 
     def last(self) -> int | None:
         """Return the last offset of the last page, or ``None`` if there is none."""
-        page = next(reversed(self._pages.values()), None)
+        page = next(reversed(self.pages.values()), None)
         return None if page is None else next(reversed(page))
 
 
@@ -97,6 +94,7 @@ class OpenPages:
 
     def __init__(self) -> None:
         self._rows: Pages[Transaction | None] = Pages()
+        self._pages = self._rows.pages
         self._count = 0
         self._unrecorded: dict[int, int] = {}
         """Number of transactions that are not recorded, by page, ascending."""
@@ -110,7 +108,8 @@ class OpenPages:
         return self._count
 
     def __contains__(self, offset: int) -> bool:
-        return offset in self._rows
+        page = self._pages.get(offset >> _BITS)  # hot path
+        return page is not None and offset in page
 
     def get(self, offset: int) -> Transaction | None:
         """Return the transaction at an offset if it is recorded."""
@@ -128,7 +127,7 @@ class OpenPages:
 
     def record(self, offset: int, noted: Transaction) -> None:
         """Record the transaction at an offset, which may be new."""
-        if offset not in self._rows:
+        if offset not in self:
             self.add(range(offset, offset + 1))
         number = offset >> _BITS
         earlier = self._rows.get(offset)
@@ -145,9 +144,10 @@ class OpenPages:
 
     def pop(self, offset: int) -> Transaction | None:
         """Remove a half message if it is open; return its transaction if this is recorded."""
-        if offset not in self._rows:
-            return None
         number = offset >> _BITS
+        page = self._pages.get(number)
+        if page is None or offset not in page:
+            return None
         self._count -= 1
         noted = self._rows.pop(offset)
         if noted is None:
@@ -175,7 +175,7 @@ class OpenPages:
         number = next(iter(self._unrecorded), None)
         if number is None:
             return None
-        return next(offset for offset, noted in self._rows.page(number).items() if noted is None)
+        return next(offset for offset, noted in self._pages.get(number, {}).items() if noted is None)
 
     def oldest_recorded(self) -> Transaction | None:
         """Return the recorded transaction that began first, or ``None`` if none is recorded."""
@@ -192,11 +192,12 @@ class OpenPages:
 
     def _find_oldest(self, number: int) -> Transaction | None:
         self._stale.remove(number)
-        recorded = [(noted.begun_ms, offset) for offset, noted in self._rows.page(number).items() if noted is not None]
+        page = self._pages.get(number, {})
+        recorded = [(noted.begun_ms, offset) for offset, noted in page.items() if noted is not None]
         if not recorded:
             del self._oldest[number]
             return None
-        found = self._oldest[number] = self._rows.page(number)[min(recorded)[1]]  # type: ignore[assignment]
+        found = self._oldest[number] = page[min(recorded)[1]]  # type: ignore[assignment]
         return found
 
 
