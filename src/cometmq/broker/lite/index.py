@@ -219,7 +219,7 @@ class LiteIndex:
         """Return the offsets of the first messages of lite topics."""
         return self._begins[first:end].tobytes()
 
-    def load(self, names: tuple[bytes, bytes], begins: bytes, logs: bytes, owners: bytes) -> Iterator[None]:
+    def load(self, names: tuple[bytes, bytes, bytes], begins: bytes, logs: bytes, owners: bytes) -> Iterator[None]:
         """Load a snapshot into this empty index, in slices.
 
         :raises ValueError: the parts do not belong together.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final
 
 _SHARDS: Final = 256
@@ -17,8 +18,6 @@ _FIRST_SLOTS: Final = 8
 _UNIT: Final = 8
 """A name occupies a multiple of this number of bytes."""
 _UNITS: Final = 8
-_FREE_UNITS: Final = 3
-"""Units of the place that a free number gets when a snapshot is loaded."""
 NO_NAME: Final = -1
 
 
@@ -128,29 +127,38 @@ class NameTable:
 
     # --- snapshots ------------------------------------------------------------------------------
     def dump(self, first: int, end: int) -> tuple[bytes, bytes]:
-        """Return the bytes and the lengths of the names with numbers from ``first`` to ``end``."""
-        names = [self.name(number) for number in range(first, end)]
-        return b"".join(names), bytes(self._lengths[first:end])
+        """Return the padded bytes and the lengths of the names with numbers from ``first`` to ``end``."""
+        starts = self._starts
+        begin = starts[first] * _UNIT if first < len(starts) else len(self._bytes)
+        until = starts[end] * _UNIT if end < len(starts) else len(self._bytes)
+        return bytes(self._bytes[begin:until]), bytes(self._lengths[first:end])
 
-    def load(self, names: bytes, lengths: bytes) -> Iterator[None]:
-        """Enter the names of a snapshot into this empty table, in slices."""
-        at = 0
+    def dump_starts(self, first: int, end: int) -> bytes:
+        """Return the starts of the names, in units."""
+        return self._starts[first:end].tobytes()
+
+    def load(self, names: bytes, lengths: bytes, starts: bytes) -> Iterator[None]:
+        """Enter the names of a snapshot into this empty table, in slices.
+
+        :raises ValueError: the parts do not belong together.
+        """
+        self._bytes += names
+        self._lengths += lengths
+        self._starts.frombytes(starts)
+        if len(self._starts) != len(lengths) or any(a > b for a, b in pairwise(self._starts)):
+            raise ValueError("the names do not belong together")
+        if len(lengths) and self._starts[-1] * _UNIT + lengths[-1] > len(names):
+            raise ValueError("the names are cut off")
         for number, length in enumerate(lengths):
-            name = names[at : at + length]
-            at += length
-            units = (length + _UNIT - 1) // _UNIT or _FREE_UNITS
-            self._starts.append(len(self._bytes) // _UNIT)
-            self._lengths.append(length)
-            self._bytes += name.ljust(units * _UNIT, b"\0")
             if length:
-                self._enter(name, number)
+                at = self._starts[number] * _UNIT
+                self._enter(names[at : at + length], number)
                 self.count += 1
             else:
-                self._free[units].append(number)
+                following = self._starts[number + 1] if number + 1 < len(lengths) else len(names) // _UNIT
+                self._free[min(following - self._starts[number], _UNITS)].append(number)
             if number % 4_096 == 0:
                 yield
-        if at != len(names):
-            raise ValueError("the lengths of the names are wrong")
 
     def __iter__(self) -> Iterator[int]:
         return (number for number, length in enumerate(self._lengths) if length)

@@ -79,7 +79,9 @@ class GroupProgress:
         if missing > 0:
             self.offsets.extend([UNKNOWN] * missing)
             self.nears.extend([NO_ENTRY] * missing)
-        self.offsets[number] = offset
+        if self.offsets[number] != offset:
+            self.offsets[number] = offset
+            self.nears[number] = NO_ENTRY
         if flight is None or not flight.messages:
             self.flights.pop(number, None)
         else:

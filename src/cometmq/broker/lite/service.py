@@ -9,6 +9,7 @@ from typing import Final
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import LITE_LOOK_SECONDS, LITE_RETENTION_SECONDS
 from cometmq.broker.lite.checks import LiteChecks
+from cometmq.broker.lite.client_file import LiteClientFile
 from cometmq.broker.lite.expiry import LiteExpiry
 from cometmq.broker.lite.index import LiteIndex
 from cometmq.broker.lite.indexes import LiteIndexes
@@ -40,6 +41,8 @@ class LiteService:
         self.pops: Final = PopLiteProcessor(broker, log, self.progress, self.subscriptions, checks)
         control = LiteSubscriptionProcessor(broker, log, self.indexes, self.progress, self.subscriptions, checks)
         self._expiry = LiteExpiry(broker, log, self.indexes, self.progress, self.subscriptions, self._snapshot)
+        self._clients = LiteClientFile(comet / "lite_clients.bin", self.indexes, self.subscriptions)
+        self._clients.load()
         pops.acks.of_lite = self.pops
         broker.turn.lite = self.indexes
         self.indexes.on_arrival.append(self.subscriptions.arrived)
@@ -66,14 +69,16 @@ class LiteService:
         self.pops.stop()
 
     async def save(self) -> None:
-        """Write the snapshot."""
+        """Write the snapshot and the subscriptions."""
         await self._snapshot.save()
+        await self._clients.save()
 
     def periodic_work(self) -> list[tuple[str, float, Work]]:
         """Return the name, the interval in seconds and the function of each periodic task."""
         config = self._broker.config
         return [
             ("write lite topics", LITE_LOOK_SECONDS, self._snapshot.save_if_due),
+            ("write lite clients", LITE_LOOK_SECONDS, self._clients.save),
             ("expire lite topics", config.lite_ttl_check_interval / 1000, self._expiry.expire),
             ("drop lite messages", LITE_RETENTION_SECONDS, self._expiry.drop_deleted),
             ("expire lite clients", config.lite_subscription_check_interval / 1000, self._remove_silent),

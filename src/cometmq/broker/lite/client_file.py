@@ -1,0 +1,123 @@
+"""The file of the subscriptions to lite topics, ``comet/lite_clients.bin``.
+
+Clients send their subscriptions again every 30 s. The file bridges the time until then when a broker restarts: their
+lite topics are ready at once, and an exclusive lite topic keeps its client. It is written a few seconds after a
+change. Without it, or if it is damaged, the broker waits for the clients.
+
+The file is a CRC32 (big-endian) and MessagePack: an array of version and clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cometmq.broker.lite.indexes import LiteIndexes
+from cometmq.broker.lite.name_table import NO_NAME
+from cometmq.broker.lite.subscriptions import LiteClient, LiteSubscriptions
+from cometmq.broker.tables.group_attributes import LiteGroup
+from cometmq.broker.tables.table_file import set_aside
+from cometmq.checksum import crc32
+from cometmq.durable import replace_file
+from cometmq.threads import in_thread
+
+_log = logging.getLogger(__name__)
+
+_VERSION: Final = 1
+_NAMES_AT_ONCE: Final = 5_000
+
+
+class SavedClient(msgspec.Struct, array_like=True):
+    """A client and its lite topics."""
+
+    client_id: str
+    group: str
+    parent: str
+    version: int
+    is_wildcard: bool
+    names: list[str]
+
+
+class SavedClients(msgspec.Struct, array_like=True):
+    """The contents of the file."""
+
+    version: int
+    clients: list[SavedClient]
+
+
+class LiteClientFile:
+    """Reads and writes the file.
+
+    :param path: ``comet/lite_clients.bin``.
+    """
+
+    def __init__(self, path: Path, indexes: LiteIndexes, subscriptions: LiteSubscriptions) -> None:
+        self._path = path
+        self._indexes = indexes
+        self._subscriptions = subscriptions
+        self._saved = 0
+
+    def load(self) -> None:
+        """Add the clients in the file."""
+        try:
+            data = self._path.read_bytes()
+            if len(data) < 4 or crc32(data[4:]) & 0xFFFFFFFF != int.from_bytes(data[:4], "big"):
+                raise ValueError("the CRC does not match")
+            saved = msgspec.msgpack.decode(data[4:], type=SavedClients)
+            if saved.version != _VERSION:
+                raise ValueError(f"unknown version {saved.version}")
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, msgspec.MsgspecError) as error:
+            _log.warning(set_aside(self._path, f"cannot be used ({error}), waiting for the clients"))
+            return
+        for found in saved.clients:
+            if self._indexes.is_parent(found.parent):
+                self._add(found)
+        self._saved = self._subscriptions.changes
+
+    def _add(self, saved: SavedClient) -> None:
+        index = self._indexes.of(saved.parent)
+        client = self._subscriptions.client(saved.client_id, saved.group, index, None)
+        client.version = saved.version
+        self._subscriptions.set_wildcard(client, saved.is_wildcard)
+        for name in saved.names:
+            number = index.find(name)
+            self._subscriptions.add(client, index.add(name) if number == NO_NAME else number, LiteGroup())
+        if saved.is_wildcard:
+            for number in index.names:
+                self._subscriptions.make_ready(client, number)
+
+    async def save(self) -> None:
+        """Write the file if a subscription has changed."""
+        changes = self._subscriptions.changes
+        if changes == self._saved:
+            return
+        clients: list[SavedClient] = []
+        room = _NAMES_AT_ONCE
+        for client in list(self._subscriptions.clients.values()):
+            clients.append(_saved(client))
+            room -= len(client.numbers) + 1
+            if room <= 0:
+                room = _NAMES_AT_ONCE
+                await asyncio.sleep(0)
+        try:
+            await in_thread(self._write, SavedClients(_VERSION, clients))
+        except OSError as error:
+            _log.warning("cannot save the subscriptions to lite topics in %s: %s", self._path, error)
+        else:
+            self._saved = changes
+
+    def _write(self, saved: SavedClients) -> None:
+        data = msgspec.msgpack.encode(saved)
+        replace_file(self._path, [(crc32(data) & 0xFFFFFFFF).to_bytes(4, "big"), data])
+
+
+def _saved(client: LiteClient) -> SavedClient:
+    index = client.index
+    names = [index.name(number) for number in client.numbers]
+    return SavedClient(client.client_id, client.group, index.parent, client.version, client.is_wildcard, names)
