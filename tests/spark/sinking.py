@@ -31,6 +31,7 @@ SINK_TYPES = {
     "delayLevel": pa.int32(),
     "delayMs": pa.int64(),
     "deliverAt": pa.timestamp("us", tz="UTC"),
+    "priority": pa.int32(),
 }
 
 

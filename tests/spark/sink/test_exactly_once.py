@@ -250,6 +250,10 @@ def test_what_cannot_go_in_batches_is_refused_when_planned() -> None:
     fields = [("body", "string"), ("deliverAt", "timestamp"), ("delayLevel", "int")]
     with pytest.raises(OptionError, match="leave out delayLevel, deliverAt, or use at-least-once"):
         check_sink_schema(fields, topic_given=True, guarantee=Guarantee.EXACTLY_ONCE)
+    with pytest.raises(OptionError, match="leave out priority, or use at-least-once"):
+        check_sink_schema(
+            [("body", "string"), ("priority", "int")], topic_given=True, guarantee=Guarantee.EFFECTIVELY_ONCE
+        )
     with pytest.raises(OptionError, match="producerId must be 1 to 128"):
         parse_sink_options({"namesrvAddr": "a:1", "producerId": "a b"})
 

@@ -172,6 +172,19 @@ def test_delayed_rows_go_alone_and_come_when_they_are_due(topics: Topics) -> Non
     assert found[3].store_timestamp >= int(due.timestamp() * 1000)
 
 
+def test_rows_with_a_priority_go_to_the_queue_of_their_priority(topics: Topics) -> None:
+    if SYSTEM is System.APACHE:
+        pytest.skip("4.9 knows no priorities")
+    topic = topics.create(queues=3)
+    rows = [{"body": b"%d" % at, "priority": priority} for at, priority in enumerate([0, 9, 1, 2, 0])]
+    done = sink(topics, topic, [rows_of([*rows, {"body": b"none", "priority": None}])])
+    assert (done.messages, done.requests) == (6, 6)
+    found = stored(topics, topic, 3)
+    queues = [[record.body for record in found[queue] if record.body != b"none"] for queue in range(3)]
+    assert queues == [[b"0", b"4"], [b"2"], [b"1", b"3"]]
+    assert [record.properties.get("_SYS_MSG_PRIORITY_") for record in found[2] if record.body != b"none"] == ["9", "2"]
+
+
 ROW: dict[str, Any] = {"body": b"x"}
 
 
@@ -193,6 +206,7 @@ ROW: dict[str, Any] = {"body": b"x"}
         ([{"body": b"x", "queueId": 7}], r"no writable queue 7 on broker broker-a .*broker-a: 2"),
         ([{"body": b"x", "queueId": 0, "brokerName": "nowhere"}], "no writable queue 0 on broker nowhere"),
         ([{"body": b"x", "delayLevel": -1}], "delayLevel is negative"),
+        ([{"body": b"x", "priority": -1}], "priority is negative"),
         ([{"body": b"x", "delayLevel": 1, "delayMs": 5}], "more than one of delayLevel, delayMs, deliverAt"),
         (
             [{"body": b"x", "topic": "never-made", "keys": "k9"}],

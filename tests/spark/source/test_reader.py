@@ -208,7 +208,11 @@ def test_columns_of_delay_and_transaction(topics: Topics, options: MakeOptions) 
     from cometmq.spark.records.columns import arrow_schema
     from cometmq.spark.records.decode import Records, decode
 
-    texts = ["DELAY\x013\x02PGROUP\x01pg", "TIMER_DELIVER_MS\x011700000000123", "DELAY\x01x\x02TIMER_DELIVER_MS\x01y"]
+    texts = [
+        "DELAY\x013\x02PGROUP\x01pg\x02_SYS_MSG_PRIORITY_\x01-1",
+        "TIMER_DELIVER_MS\x011700000000123\x02_SYS_MSG_PRIORITY_\x017",
+        "DELAY\x01x\x02TIMER_DELIVER_MS\x01y\x02_SYS_MSG_PRIORITY_\x012147483648",
+    ]
     stored = b"".join(
         encode_record(
             topic="T",
@@ -225,10 +229,11 @@ def test_columns_of_delay_and_transaction(topics: Topics, options: MakeOptions) 
         )
         for number, text in enumerate(texts)
     )
-    schema = arrow_schema(["delayLevel", "deliverTimestamp", "transactionType", "producerGroup"])
+    schema = arrow_schema(["delayLevel", "deliverTimestamp", "priority", "transactionType", "producerGroup"])
     (batch,) = decode(Records(stored), schema)
     found = batch.to_pydict()
     assert found["delayLevel"] == [3, None, None]
+    assert found["priority"] == [None, 7, None]
     assert [moment and round(moment.timestamp() * 1000) for moment in found["deliverTimestamp"]] == [
         None,
         1_700_000_000_123,

@@ -61,11 +61,12 @@ COLUMNS: Final = (
     Column("propertiesText", "string", False, "properties as stored: name 0x01 value 0x02 …"),
     Column("delayLevel", "int", False, "delay level of the message (property DELAY)"),
     Column("deliverTimestamp", "timestamp", False, "due time of a delayed message (property TIMER_DELIVER_MS)"),
+    Column("priority", "int", False, "priority of the message (property _SYS_MSG_PRIORITY_)"),
     Column("transactionType", "string", False, "COMMIT for a message of a transaction, otherwise null"),
     Column("producerGroup", "string", False, "group of a transaction's producer (property PGROUP)"),
 )
 
-DERIVED: Final = frozenset({"delayLevel", "deliverTimestamp", "transactionType", "producerGroup"})
+DERIVED: Final = frozenset({"delayLevel", "deliverTimestamp", "priority", "transactionType", "producerGroup"})
 """Columns that can be derived from properties or sysFlag. An archive does not contain them."""
 
 BY_NAME: Final = {column.name: column for column in COLUMNS}

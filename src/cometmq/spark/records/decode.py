@@ -30,7 +30,7 @@ from cometmq.message.layout import (
     TOPIC_LENGTH_BYTES,
     record_offsets,
 )
-from cometmq.message.properties import DELAY, KEYS, PGROUP, TAGS, TIMER_DELIVER_MS, UNIQ_KEY
+from cometmq.message.properties import DELAY, KEYS, PGROUP, PRIORITY, PRIORITY_MAX, TAGS, TIMER_DELIVER_MS, UNIQ_KEY
 from cometmq.message.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES, RecordError, decode_record
 from cometmq.message.record_arrays import dtype_of, offsets_of
 from cometmq.message.sysflag import COMPRESSED
@@ -360,6 +360,12 @@ def _timestamp(milliseconds: npt.NDArray[np.int64], kind: Any) -> Any:
     return _numbers(np.clip(milliseconds, -_MAX_MS, _MAX_MS) * 1000, kind)
 
 
+def _priorities(numbers: Any, kind: Any) -> Any:
+    """Return priorities; numbers that are none become null."""
+    valid = pc.and_(pc.greater_equal(numbers, 0), pc.less_equal(numbers, PRIORITY_MAX))
+    return pc.if_else(valid, numbers, pa.scalar(None, numbers.type)).cast(kind)
+
+
 def _moments(milliseconds: Any, kind: Any) -> Any:
     return pc.multiply(milliseconds, 1000).cast(kind)
 
@@ -391,6 +397,7 @@ _COLUMNS: Final[dict[str, Callable[[Records, Any], Any]]] = {
     "bodyCrc": _number("body_crc"),
     "delayLevel": lambda records, kind: records.property_numbers(DELAY, kind),
     "deliverTimestamp": lambda records, kind: _moments(records.property_numbers(TIMER_DELIVER_MS, pa.int64()), kind),
+    "priority": lambda records, kind: _priorities(records.property_numbers(PRIORITY, pa.int64()), kind),
     "transactionType": lambda records, kind: pa.array(_TRANSACTION_TYPES, kind).take(
         pa.array((records.sys_flags >> 2) & 3)
     ),

@@ -30,6 +30,7 @@ from cometmq.message.properties import (
     KEY_SEPARATOR,
     KEYS,
     NAME_VALUE_SEPARATOR,
+    PRIORITY,
     PROPERTY_SEPARATOR,
     RESERVED_NAMES,
     SHARDING_KEY,
@@ -43,7 +44,7 @@ from cometmq.message.properties import (
 from cometmq.message.record_arrays import dtype_of
 from cometmq.spark.errors import SinkError
 from cometmq.spark.records.slices import constant
-from cometmq.spark.sink.options import DELAY_COLUMNS, SinkOptions
+from cometmq.spark.sink.options import DELAY_COLUMNS, PRIORITY_COLUMN, SinkOptions
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -90,7 +91,7 @@ def encode_rows(batch: pa.RecordBatch, first_row: int, identity: TaskIdentity, o
     where = RowPlace(identity.partition, first_row)
     count = batch.num_rows
     body = _body(batch, where, options)
-    delayed = _delayed(batch, where)
+    alone = _delayed(batch, where) | _with_priority(batch, where)
     properties = encode_properties_of(batch, identity.message_ids(first_row, count), where)
     body_lengths, property_lengths = _lengths(body), _lengths(properties)
     heads = np.zeros(count, _HEADS)
@@ -106,8 +107,8 @@ def encode_rows(batch: pa.RecordBatch, first_row: int, identity: TaskIdentity, o
         _EMPTY,
     )
     if options.compression is not None:
-        delayed = delayed | (body_lengths > options.compress_over)
-    return EncodedRows(batch, where, pieces, delayed)
+        alone = alone | (body_lengths > options.compress_over)
+    return EncodedRows(batch, where, pieces, alone)
 
 
 def decode_piece(piece: bytes) -> MessageParts:
@@ -177,6 +178,16 @@ def _delayed(batch: pa.RecordBatch, where: RowPlace) -> npt.NDArray[np.bool_]:
     return kinds > 0
 
 
+def _with_priority(batch: pa.RecordBatch, where: RowPlace) -> npt.NDArray[np.bool_]:
+    """Mark the rows with a priority, which must not share a batch, since each goes to the queue of its priority."""
+    if PRIORITY_COLUMN not in batch.schema.names:
+        return np.zeros(batch.num_rows, np.bool_)
+    column = batch.column(PRIORITY_COLUMN)
+    values = np.asarray(column.fill_null(0))
+    refuse_first(batch, values < 0, where, f"{PRIORITY_COLUMN} is negative", "leave it null for no priority")
+    return np.asarray(pc.is_valid(column))
+
+
 _NOT_THE_USERS: Final = RESERVED_NAMES | {SHARDING_KEY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS}
 _SEPARATORS: Final = (NAME_VALUE_SEPARATOR + PROPERTY_SEPARATOR).encode()
 
@@ -206,6 +217,7 @@ def encode_properties_of(batch: pa.RecordBatch, ids: npt.NDArray[np.uint8], wher
         (DELAY, _positive(columns["delayLevel"]) if "delayLevel" in columns else None),
         (TIMER_DELAY_MS, columns.get("delayMs")),
         (TIMER_DELIVER_MS, _milliseconds(columns["deliverAt"]) if "deliverAt" in columns else None),
+        (PRIORITY, columns.get(PRIORITY_COLUMN)),
     ):
         if column is not None:
             piece, filled = _piece(name, column)

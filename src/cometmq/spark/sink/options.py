@@ -136,10 +136,12 @@ SINK_COLUMNS: Final = (
     SinkColumn("delayLevel", ("int",), "delay level (brokers have 1 to 18); 0 or null for none"),
     SinkColumn("delayMs", ("bigint",), "milliseconds before delivery (brokers with TIMER_DELAY_MS)"),
     SinkColumn("deliverAt", ("timestamp",), "time of delivery (brokers with TIMER_DELIVER_MS)"),
+    SinkColumn("priority", ("int",), "priority, by which the broker chooses the queue (topics of type PRIORITY)"),
 )
 
 SINK_BY_NAME: Final = {column.name: column for column in SINK_COLUMNS}
 DELAY_COLUMNS: Final = ("delayLevel", "delayMs", "deliverAt")
+PRIORITY_COLUMN: Final = "priority"
 _KAFKA_KEY: Final = "RocketMQ records have no key: use shardingKey for order, and keys for finding messages"
 
 
@@ -187,6 +189,11 @@ def check_sink_schema(
             f"deliveryGuarantee {guarantee.value} does not allow delayed messages: brokers first store them in another "
             "topic",
             next_step=f"leave out {', '.join(delays)}, or use at-least-once",
+        )
+    if guarantee is not Guarantee.AT_LEAST_ONCE and PRIORITY_COLUMN in names:
+        raise OptionError(
+            f"deliveryGuarantee {guarantee.value} does not allow priorities, because they choose the queues",
+            next_step=f"leave out {PRIORITY_COLUMN}, or use at-least-once",
         )
     if "brokerName" in names and "queueId" not in names:
         raise OptionError("column brokerName requires column queueId")

@@ -32,8 +32,8 @@ Parse = Callable[[bytes], Mapping[str, Any]]
 
 _RESERVED: Final = frozenset(
     name.casefold() for name in (*BY_NAME, ERROR_COLUMN.name, "hour", "day", "month", "year", "queueId_part")
-)
-"""Names of message columns and partitions."""
+) - {"priority"}
+"""Names of message columns and partitions; priority is a usual name of fields, and tables have no other such column."""
 _PREFIX: Final = "body_"
 _REASONS_MAX: Final = 3
 """Maximum number of fields that a reason names."""
