@@ -43,6 +43,8 @@ DELAYS_SENT: Final = 100_000
 """Delayed messages that are sent; the broker finds further ones at its start."""
 FIRST_DUE: Final = "first-due"
 """A file with the due time of the first of these messages."""
+LITE_PLAIN: Final = 10_000
+"""Sends without a lite topic, beside which the others are measured."""
 POP_QUEUES: Final = 8
 POP_MESSAGES: Final = 32
 FILTERED_TOPICS: Final = 100
@@ -187,6 +189,20 @@ def pops(bench: Bench, count: int) -> Figures:
     return borne(bench, found, "pops")
 
 
+def lite(bench: Bench, count: int) -> Figures:
+    """So many lite topics of one parent topic, with a message in each."""
+    with bench.wire() as wire:
+        wire.ask(make_topic("Lite", attributes="+message.type=LITE"))
+        begun = bench.processor_time()
+        wire.pour(send("Lite") for _ in range(LITE_PLAIN))
+        plain_s = (bench.processor_time() - begun) / LITE_PLAIN
+        begun = bench.processor_time()
+        wire.pour(send("Lite", 0, f"__LITE_TOPIC\x01session-{number:08d}\x02") for number in range(count))
+        new_s = (bench.processor_time() - begun) / count
+        found = {"plain send, processor time, us": plain_s * 1e6, "send to a new one, us": new_s * 1e6}
+    return borne(bench, found, "sends")
+
+
 def filters(bench: Bench, count: int) -> Figures:
     """So many groups that each read a topic with an expression of SQL92 of its own."""
     with bench.wire() as wire:
@@ -309,6 +325,7 @@ ROWS: Final[dict[str, Row]] = {
     ),
     "halves": Row(halves, (1_000, 10_000, 100_000, 1_000_000), "open transactions"),
     "pops": Row(pops, (1_000, 10_000, 100_000, 1_000_000), "messages popped and not acknowledged"),
+    "lite": Row(lite, (1_000, 10_000, 100_000, 1_000_000), "lite topics with a message in each"),
     "filters": Row(
         filters, (100, 1_000, 9_000), "groups with an expression of SQL92", keys={"enablePropertyFilter": "true"}
     ),

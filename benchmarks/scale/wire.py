@@ -45,7 +45,7 @@ def request(code: RequestCode, body: bytes = b"", **fields: str) -> bytes:
     return struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body
 
 
-def make_topic(topic: str, queues: int = 5) -> bytes:
+def make_topic(topic: str, queues: int = 5, attributes: str = "") -> bytes:
     """Make a topic."""
     return request(
         RequestCode.UPDATE_AND_CREATE_TOPIC,
@@ -57,6 +57,7 @@ def make_topic(topic: str, queues: int = 5) -> bytes:
         topicFilterType="SINGLE_TAG",
         topicSysFlag="0",
         order="false",
+        attributes=attributes,
     )
 
 
