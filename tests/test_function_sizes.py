@@ -15,6 +15,8 @@ LONG: Final = {
 MANY_PARAMETERS: Final = {
     "client/admin/topics.py TopicAdmin.create_topic": "public interface: the attributes of a topic, by name",
     "client/consumer/push_consumer.py PushConsumer.__init__": "public interface: options by name",
+    "client/lite/consumer.py LiteTopicConsumer.__init__": "public interface: options by name",
+    "client/sync/lite.py SyncLiteTopicConsumer.__init__": "public interface: options by name",
     "client/producer/producer.py Producer.__init__": "public interface: options by name",
     "client/producer/transaction_producer.py TransactionProducer.__init__": "public interface: options by name",
     "client/sync/clients.py SyncProducer.__init__": "public interface: options by name",

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cometmq.client.consumer.config import LitePullConfig, PushConfig
+from cometmq.client.lite.config import LiteTopicConfig
 from cometmq.client.send.config import ProducerConfig
 
 
@@ -22,6 +23,8 @@ from cometmq.client.send.config import ProducerConfig
         (PushConfig, "consume_concurrency", 0),
         (PushConfig, "handover_wait_s", -0.1),
         (LitePullConfig, "pull_wait_s", -1),
+        (LiteTopicConfig, "invisible_s", 0),
+        (LiteTopicConfig, "retry_s", -1),
         (LitePullConfig, "max_poll_messages", 0),
         (LitePullConfig, "auto_commit_interval_s", -1),
     ],
@@ -31,12 +34,13 @@ def test_what_is_out_of_range_is_refused_by_name(kind: Any, name: str, value: fl
         kind(**{name: value})
 
 
-@pytest.mark.parametrize("kind", [ProducerConfig, PushConfig, LitePullConfig])
+CONFIGS = (ProducerConfig, PushConfig, LitePullConfig, LiteTopicConfig)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
 def test_the_page_about_the_client_lists_every_option(kind: Any) -> None:
     page = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
     listed = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
     assert {field.name for field in dataclasses.fields(kind)} <= listed
-    known = {
-        field.name for every in (ProducerConfig, PushConfig, LitePullConfig) for field in dataclasses.fields(every)
-    }
+    known = {field.name for every in CONFIGS for field in dataclasses.fields(every)}
     assert {name for name in listed if name.islower()} <= known

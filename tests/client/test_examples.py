@@ -67,6 +67,12 @@ def test_the_example_of_priorities(tmp_path: Path) -> None:
     assert shown == ["weekly report: level 0", "invoice: level 1", "disk is full: level 3", "outage: level 3"]
 
 
+def test_the_example_of_lite_topics(tmp_path: Path) -> None:
+    with SyncCluster() as cluster:
+        shown = run("lite_topics.py", tmp_path, cluster.namesrv_address).splitlines()
+    assert shown == [f"{word} (session-1)" for word in ("once", "upon", "a", "time")]
+
+
 def test_the_example_of_producer_retries(tmp_path: Path) -> None:
     both, failed, *others = run("producer_retries.py", tmp_path).splitlines()
     assert re.fullmatch(r"\d+ at broker-[01], \d+ at broker-[01]", both), both

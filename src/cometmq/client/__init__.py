@@ -55,6 +55,9 @@ if TYPE_CHECKING:
         SendMessageHook,
     )
     from cometmq.client.instance import ClientInstance
+    from cometmq.client.lite.config import LiteTopicConfig, StartAt
+    from cometmq.client.lite.consumer import LiteTopicConsumer
+    from cometmq.client.lite.requests import LiteMessage
     from cometmq.client.producer.producer import Producer
     from cometmq.client.producer.transaction_producer import (
         TransactionProducer,
@@ -98,8 +101,11 @@ __all__ = [
     "EndTransactionHook",
     "ForkedError",
     "IllegalMessageError",
+    "LiteMessage",
     "LitePullConfig",
     "LitePullConsumer",
+    "LiteTopicConfig",
+    "LiteTopicConsumer",
     "MasterNotFoundError",
     "Message",
     "MessageExt",
@@ -137,6 +143,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "SerializationError",
+    "StartAt",
     "Suspend",
     "Tls",
     "TlsError",
@@ -162,6 +169,9 @@ _MODULES: Final = (
     "cometmq.client.errors",
     "cometmq.client.hooks",
     "cometmq.client.instance",
+    "cometmq.client.lite.config",
+    "cometmq.client.lite.consumer",
+    "cometmq.client.lite.requests",
     "cometmq.client.producer.producer",
     "cometmq.client.producer.transaction_producer",
     "cometmq.client.send.config",

@@ -98,6 +98,7 @@ class ClientInstance:
         self._held: dict[str, GroupMember] = {}
         """Consumers that keep working even if the application has no reference to them."""
         self._checkers = self._processor.checkers
+        self.lite_losses: Final = self._processor.lite_losses
         self._heard: set[str] = set()
         """Brokers that have responded to a heartbeat."""
         self._introduced: set[str] = set()

@@ -32,6 +32,7 @@ from cometmq.remoting.headers import (
     NotifyConsumerIdsChangedRequestHeader,
     ReplyMessageRequestHeader,
 )
+from cometmq.remoting.lite.headers import NotifyUnsubscribeLiteRequestHeader
 from cometmq.remoting.processors import ProcessorTable, Request, Response
 
 log = logging.getLogger(__name__)
@@ -74,6 +75,8 @@ class ClientRemotingProcessor:
         """The consumers by consumer group."""
         self.checkers: dict[str, CheckTransaction] = {}
         """The transaction check for each producer group."""
+        self.lite_losses: dict[str, Callable[[str], None]] = {}
+        """For each consumer group, a function called with a lite topic that another member has taken."""
         self._replies = replies
         self._spawn = spawn
 
@@ -86,6 +89,7 @@ class ClientRemotingProcessor:
         table.register(code.GET_CONSUMER_STATUS_FROM_CLIENT, GetConsumerStatusRequestHeader, self.positions)
         table.register(code.GET_CONSUMER_RUNNING_INFO, GetConsumerRunningInfoRequestHeader, self.running_info)
         table.register(code.CONSUME_MESSAGE_DIRECTLY, ConsumeMessageDirectlyResultRequestHeader, self.consume_directly)
+        table.register(code.NOTIFY_UNSUBSCRIBE_LITE, NotifyUnsubscribeLiteRequestHeader, self.lite_topic_lost)
         table.register(code.PUSH_REPLY_MESSAGE_TO_CLIENT, ReplyMessageRequestHeader, self._replies.arrived)
 
     def check_transaction(
@@ -111,6 +115,12 @@ class ClientRemotingProcessor:
         member = self.consumers.get(request.header.consumer_group)
         if member is not None:
             member.members_changed()
+
+    def lite_topic_lost(self, _: object, request: Request[NotifyUnsubscribeLiteRequestHeader], _body: bytes) -> None:
+        """Handle NOTIFY_UNSUBSCRIBE_LITE (request code 200073)."""
+        lost = self.lite_losses.get(request.header.consumer_group)
+        if lost is not None:
+            lost(request.header.lite_topic)
 
     def reset_offsets(self, _: object, request: Request[ResetOffsetRequestHeader], body: bytes) -> None:
         """Handle RESET_CONSUMER_CLIENT_OFFSET (request code 220)."""

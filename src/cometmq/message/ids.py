@@ -25,6 +25,8 @@ from cometmq.limits import MAX_RECALL_HANDLE_CHARS
 from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES, decode_host, encode_host, own_ip
 
 _MASK: Final = 0xFFFFFFFF
+_MULTIPLIER: Final = 2862933555777941757
+_LONG_MASK: Final = 2**64 - 1
 
 
 def java_hash(text: str) -> int:
@@ -38,6 +40,18 @@ def java_hash(text: str) -> int:
     for unit in units:
         code = (code * 31 + unit) & _MASK
     return code - 0x100000000 if code & 0x80000000 else code
+
+
+def consistent_hash(value: int, buckets: int) -> int:
+    """Return Guava's ``Hashing.consistentHash``, with which the queue of a message group or lite topic is chosen."""
+    state = value & _LONG_MASK
+    candidate = 0
+    while True:
+        state = (_MULTIPLIER * state + 1) & _LONG_MASK
+        following = int((candidate + 1) / (((state >> 33) + 1) / 2.0**31))
+        if not 0 <= following < buckets:
+            return candidate
+        candidate = following
 
 
 @lru_cache(maxsize=4096)

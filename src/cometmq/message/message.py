@@ -69,6 +69,7 @@ class Message(msgspec.Struct):
     accepts it or from when its delay ends: after that, CometMQ's brokers do not deliver it. If ``wait_store_msg_ok`` is
     false, the broker responds before flush and replication. In topics of type PRIORITY, messages with a larger
     ``priority`` (0 or more) are popped first.
+    In topics of type LITE, a message belongs to the lite topic ``lite_topic``.
 
     :raises ValueError: more than one of ``delay_level``, ``delay`` and ``deliver_at`` is set, ``deliver_at`` has no
         time zone, ``priority`` is not a number from 0 to 2,147,483,647, ``ttl`` is less than a millisecond or more than
@@ -88,6 +89,7 @@ class Message(msgspec.Struct):
     value: Any = msgspec.UNSET
     priority: int | None = None
     ttl: datetime.timedelta | None = None
+    lite_topic: str | None = None
 
     def __post_init__(self) -> None:
         if self.value is not msgspec.UNSET and self.body:
@@ -144,6 +146,8 @@ class Message(msgspec.Struct):
             stored[names.KEYS] = self.keys if isinstance(self.keys, str) else KEY_SEPARATOR.join(self.keys)
         if self.tags:
             stored[names.TAGS] = self.tags
+        if self.lite_topic is not None:
+            stored[names.LITE_TOPIC] = self.lite_topic
         if self.delay_level:
             stored[names.DELAY] = str(self.delay_level)
         if self.delay is not None:
@@ -315,6 +319,11 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
     def tags(self) -> str | None:
         """The message's tag, if it has one."""
         return self.properties.get(names.TAGS)
+
+    @property
+    def lite_topic(self) -> str | None:
+        """The lite topic to which the message belongs, if any."""
+        return self.properties.get(names.LITE_TOPIC)
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from cometmq.client.admin.failover.requests import FailoverAdmin
-from cometmq.client.admin.groups import ConsumeProgress, GroupAdmin, QueueProgress
+from cometmq.client.admin.groups import ConsumeProgress, QueueProgress
+from cometmq.client.admin.lite.requests import LiteAdmin
 from cometmq.client.admin.messages import END_OF_TIME_MS, MessageAdmin
 from cometmq.client.admin.topics import TIMEOUT_S
 
 __all__ = ["END_OF_TIME_MS", "TIMEOUT_S", "Admin", "ConsumeProgress", "QueueProgress"]
 
 
-class Admin(GroupAdmin, MessageAdmin, FailoverAdmin):
+class Admin(LiteAdmin, MessageAdmin, FailoverAdmin):
     """Administers a cluster. Every call can raise ``BrokerError`` (request rejected) and ``RemotingError`` (no
     response).
 

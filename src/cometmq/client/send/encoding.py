@@ -20,6 +20,7 @@ from cometmq.clock import SYSTEM_CLOCK
 from cometmq.limits import MAX_BATCH_MESSAGES, MAX_PROPERTIES_BYTES
 from cometmq.message.batch import PIECE_OVERHEAD_BYTES, encode_piece
 from cometmq.message.compression import pack
+from cometmq.message.lite_names import check_lite_topic
 from cometmq.message.message import Message
 from cometmq.message.names import AUTO_CREATE_TOPIC, RETRY_PREFIX, check_topic
 from cometmq.message.properties import (
@@ -122,9 +123,12 @@ class SendEncoder:
         """
         own = _UNIQUE_MARK + unique_key + _WAITS[bool(message.wait_store_msg_ok)]
         is_timed = message.delay is not None or message.deliver_at is not None or message.ttl is not None
-        is_special = is_timed or message.priority is not None
+        is_lite = message.lite_topic is not None
+        is_special = is_timed or message.priority is not None or is_lite
         if not (message.tags or message.keys or message.properties or message.delay_level or is_special):
             return own
+        if is_lite:
+            _check_lite_topic(message)
         if is_special:
             _check_again(message)
         reserved = message.properties.keys() & RESERVED_NAMES
@@ -297,14 +301,25 @@ def _check_again(message: Message) -> None:
         raise IllegalMessageError(reason, next_step) from None
 
 
+def _check_lite_topic(message: Message) -> None:
+    wrong = check_lite_topic(message.lite_topic or "")
+    if wrong is not None:
+        raise IllegalMessageError(wrong, "choose another name")
+    if message.is_delayed or message.priority is not None:
+        raise IllegalMessageError(
+            "a message of a lite topic cannot have a delay or a priority", "leave it or the lite topic out"
+        )
+
+
 def is_batchable(message: Message) -> bool:
-    """Return whether a message may be in a batch: it must not have a delay or a priority, or be sent to a retry topic.
+    """Return whether a message may be in a batch: it has no delay, priority or lite topic, and no retry topic.
 
     A batch is stored in one queue, but the queue of a message with a priority is its level.
     """
     return (
         not message.is_delayed
         and message.priority is None
+        and message.lite_topic is None
         and not message.topic.startswith(RETRY_PREFIX)
         and (not message.properties or TIMER_NAMES.isdisjoint(message.properties))
     )
@@ -327,6 +342,7 @@ def split_batches(messages: Sequence[Message], max_bytes: int, sizes: Sequence[i
             or message.wait_store_msg_ok != opened.wait
             or message.is_delayed
             or message.priority is not None
+            or message.lite_topic is not None
             or message.properties
         ):
             if not is_batchable(message):

@@ -17,7 +17,7 @@ import msgspec
 
 from cometmq.client.instance import ClientInstance
 from cometmq.clock import SYSTEM_CLOCK, Clock
-from cometmq.message.ids import java_hash
+from cometmq.message.ids import consistent_hash, java_hash
 from cometmq.message.message import Message
 from cometmq.remoting.bodies import MessageQueue
 
@@ -142,6 +142,11 @@ QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 def queue_of_key(queues: Sequence[MessageQueue], sharding_key: str) -> MessageQueue:
     """Return the queue for a sharding key, as Java's ``SelectMessageQueueByHash`` does."""
     return queues[abs(java_hash(sharding_key)) % len(queues)]
+
+
+def queue_of_lite_topic(queues: Sequence[MessageQueue], lite_topic: str) -> MessageQueue:
+    """Return the queue for a lite topic, as Apache's proxy does; all its messages are stored by one broker."""
+    return queues[consistent_hash(java_hash(lite_topic), len(queues))]
 
 
 def by_sharding_key(sharding_key: str) -> QueueSelector:

@@ -42,7 +42,13 @@ from cometmq.client.route import queue_or_fail
 from cometmq.client.send.config import ProducerConfig
 from cometmq.client.send.delivery import Delivery, certainly_unsent
 from cometmq.client.send.encoding import SendEncoder
-from cometmq.client.send.selection import LatencyFault, QueueSelector, ReachabilityDetector, RoundRobin
+from cometmq.client.send.selection import (
+    LatencyFault,
+    QueueSelector,
+    ReachabilityDetector,
+    RoundRobin,
+    queue_of_lite_topic,
+)
 from cometmq.client.send.timer_brokers import TimerBrokers, has_any_delay
 from cometmq.client.send_result import STATUS_BY_CODE, SendResult, SendStatus
 from cometmq.clock import wait_for
@@ -293,6 +299,8 @@ class Sender:
             return target
         if selector is not None:
             return selector(queues, message)
+        if message.lite_topic is not None:
+            return queue_of_lite_topic(queues, message.lite_topic)
         return self._robin.choose(message.topic, queues, last_broker)
 
     def _transmit(self, delivery: Delivery, queues: Sequence[MessageQueue]) -> None:
@@ -443,6 +451,7 @@ class Sender:
         try:
             route = await self._routes.get_for_send(topic, self.config.default_topic_queue_nums)
             pinned = delivery.target is not None or delivery.selector is not None
+            pinned = pinned or delivery.message.lite_topic is not None
             if pinned or all(queue.broker_name in failed for queue in route.write_queues):
                 await self.clock.sleep(self._pauses.after(len(delivery.attempts or ())))
                 await self._refresh_soon(delivery, topic)

@@ -14,10 +14,12 @@ from cometmq.client.sync.clients import (
     SyncPushConsumer,
     SyncTransactionProducer,
 )
+from cometmq.client.sync.lite import SyncLiteTopicConsumer
 
 __all__ = [
     "SyncAdmin",
     "SyncLitePullConsumer",
+    "SyncLiteTopicConsumer",
     "SyncProducer",
     "SyncPullConsumer",
     "SyncPushConsumer",

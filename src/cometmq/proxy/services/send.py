@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from cometmq.message import properties as names
 from cometmq.message.batch import BatchPiece, encode_batch
-from cometmq.message.ids import RecallHandle, RecallHandleError, decode_offset_msg_id, java_hash
+from cometmq.message.ids import RecallHandle, RecallHandleError, consistent_hash, decode_offset_msg_id, java_hash
 from cometmq.message.names import AUTO_CREATE_TOPIC
 from cometmq.message.properties import KEY_SEPARATOR, encode_properties
 from cometmq.message.sysflag import COMPRESSED, TRANSACTION_PREPARED
@@ -44,8 +44,6 @@ _STORED: Final = {
     ResponseCode.SLAVE_NOT_AVAILABLE,
 }
 """Response codes that mean the message was stored."""
-_MULTIPLIER: Final = 2862933555777941757
-_MASK: Final = 2**64 - 1
 
 
 class _Outgoing(NamedTuple):
@@ -297,15 +295,3 @@ def _common_status(entries: Sequence[v2.SendResultEntry]) -> v2.Status:
     if all(entry.status.code == first.code for entry in entries):
         return first
     return v2.Status(code=Code.MULTIPLE_RESULTS, message="Multiple result")
-
-
-def consistent_hash(value: int, buckets: int) -> int:
-    """Return Guava's ``Hashing.consistentHash``, with which Apache's proxy chooses a message group's queue."""
-    state = value & _MASK
-    candidate = 0
-    while True:
-        state = (_MULTIPLIER * state + 1) & _MASK
-        following = int((candidate + 1) / (((state >> 33) + 1) / 2.0**31))
-        if not 0 <= following < buckets:
-            return candidate
-        candidate = following

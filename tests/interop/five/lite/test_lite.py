@@ -132,7 +132,7 @@ def _run(command: list[str], home: Path) -> dict[str, list[str]]:
     return {line["scenario"]: line["got"] for line in lines}
 
 
-NAMES = ["apache", "cometmq proxy before apache"]
+NAMES = ["cometmq", "cometmq proxy", "apache", "cometmq proxy before apache"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,0 +1,134 @@
+"""Requests about lite topics: their parent topics and groups, their messages, and who reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from cometmq.client.admin.groups import GroupAdmin
+from cometmq.remoting.bodies import SubscriptionGroupConfig, TopicConfig
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.lite.bodies import (
+    GetLiteClientInfoResponseBody,
+    GetLiteGroupInfoResponseBody,
+    GetLiteTopicInfoResponseBody,
+    GetParentTopicInfoResponseBody,
+)
+from cometmq.remoting.lite.headers import (
+    GetLiteClientInfoRequestHeader,
+    GetLiteGroupInfoRequestHeader,
+    GetLiteTopicInfoRequestHeader,
+    GetParentTopicInfoRequestHeader,
+)
+
+T = TypeVar("T")
+
+MAX_NAMES: Final = 1_000
+"""Maximum number of a client's lite topics in a response."""
+
+
+class LiteAdmin(GroupAdmin):
+    """Administers lite topics. Each broker of the parent topic answers for itself; answers are by broker name."""
+
+    async def create_lite_topic(
+        self, topic: str, *, queues: int = 4, expiration_minutes: int | None = None, cluster: str | None = None
+    ) -> None:
+        """Create a topic of the type LITE, or make a topic one; its lite topics come with their first messages.
+
+        :param expiration_minutes: minutes without messages after which a lite topic is removed; -1 is never.
+        :raises BrokerError: a broker does not know the type, or refuses the attributes.
+        """
+        change = "+message.type=LITE"
+        if expiration_minutes is not None:
+            change += f",+lite.topic.expiration={expiration_minutes}"
+        config = TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)
+        addresses = await self._targets(cluster)
+        for address in addresses:
+            await self.put_topic(config, address, attribute_change=change)
+        await self.until_routed(topic, addresses)
+
+    async def create_lite_group(
+        self,
+        group: str,
+        topic: str,
+        *,
+        exclusive: bool = False,
+        all_topics: bool = False,
+        quota: int | None = None,
+        retry_max_times: int = 16,
+        cluster: str | None = None,
+    ) -> None:
+        """Create a consumer group that reads lite topics of one parent topic.
+
+        :param exclusive: each lite topic has one member at a time: the last one that subscribed to it.
+        :param all_topics: the members read all lite topics of the parent topic.
+        :param quota: maximum number of lite topics to which one member subscribes.
+        :param retry_max_times: number of retries, after which a message is moved to the dead-letter topic.
+        :raises ValueError: the name is not allowed.
+        """
+        attributes = {"+lite.bind.topic": topic}
+        if exclusive:
+            attributes["+lite.sub.model"] = "Exclusive"
+        if all_topics:
+            attributes["+lite.sub.wildcard"] = "true"
+        if quota is not None:
+            attributes["+lite.sub.client.quota"] = str(quota)
+        config = SubscriptionGroupConfig(group_name=group, retry_max_times=retry_max_times, attributes=attributes)
+        await self.create_group(config, cluster=cluster)
+
+    async def lite_parent(self, topic: str) -> dict[str, GetParentTopicInfoResponseBody]:
+        """Return the number of a parent topic's lite topics, their expiration, and the groups that read them.
+
+        :raises BrokerError: code 29: the topic is not of the type LITE.
+        """
+        header = GetParentTopicInfoRequestHeader(topic)
+        code, doing = RequestCode.GET_PARENT_TOPIC_INFO, f"requesting the lite topics of {topic}"
+        return await self._of_each(
+            topic, lambda address: self._ask(GetParentTopicInfoResponseBody, address, code, header, doing)
+        )
+
+    async def lite_topic(self, topic: str, lite_topic: str) -> dict[str, GetLiteTopicInfoResponseBody]:
+        """Return the offsets of one lite topic, and the clients that subscribe to it.
+
+        :raises BrokerError: code 29: the topic is not of the type LITE.
+        """
+        header = GetLiteTopicInfoRequestHeader(topic, lite_topic)
+        code, doing = RequestCode.GET_LITE_TOPIC_INFO, f"requesting lite topic {lite_topic} of {topic}"
+        return await self._of_each(
+            topic, lambda address: self._ask(GetLiteTopicInfoResponseBody, address, code, header, doing)
+        )
+
+    async def lite_client(
+        self, topic: str, group: str, client_id: str, *, max_names: int = MAX_NAMES
+    ) -> dict[str, GetLiteClientInfoResponseBody]:
+        """Return the lite topics to which one client subscribes.
+
+        :raises BrokerError: code 29: the group is bound to another topic; code 26: the group does not exist.
+        """
+        header = GetLiteClientInfoRequestHeader(topic, group, client_id, max_names)
+        code, doing = RequestCode.GET_LITE_CLIENT_INFO, f"requesting the lite topics of client {client_id}"
+        return await self._of_each(
+            topic, lambda address: self._ask(GetLiteClientInfoResponseBody, address, code, header, doing)
+        )
+
+    async def lite_lag(
+        self, topic: str, group: str, lite_topic: str | None = None, *, top: int = 20
+    ) -> dict[str, GetLiteGroupInfoResponseBody]:
+        """Return the messages that a group has not consumed: those of one lite topic, or the lite topics that lag most.
+
+        :param top: maximum number of lite topics from each broker.
+        :raises BrokerError: code 29: the group reads no lite topics; code 26: the group does not exist.
+        """
+        header = GetLiteGroupInfoRequestHeader(group, lite_topic, top)
+        code, doing = RequestCode.GET_LITE_GROUP_INFO, f"requesting the lag of group {group}"
+        return await self._of_each(
+            topic, lambda address: self._ask(GetLiteGroupInfoResponseBody, address, code, header, doing)
+        )
+
+    async def _of_each(self, topic: str, ask: Callable[[str], Awaitable[T]]) -> dict[str, T]:
+        """Ask all brokers of a topic."""
+        found: dict[str, T] = {}
+        for name, address in sorted((await self._brokers_of(topic)).items()):
+            with self._noting_unanswered():
+                found[name] = await ask(address)
+        return found
