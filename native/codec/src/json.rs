@@ -3,6 +3,7 @@
 //! It takes less than JSON: whatever it does not take goes to Python's decoder, which has the last word. What it does
 //! take means the same to both.
 
+use super::words::{below, equal, position};
 use std::borrow::Cow;
 
 /// Bytes of memory for a text with escapes, if the header has so many; few are longer.
@@ -88,6 +89,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A string; text without escapes is not copied.
+    #[inline]
     pub fn string(&mut self) -> Option<Cow<'a, str>> {
         if self.peek()? != b'"' {
             return None;
@@ -95,15 +97,20 @@ impl<'a> Reader<'a> {
         self.at += 1;
         let begin = self.at;
         let bytes = self.text.as_bytes();
-        let mut end = begin + plain_length(&bytes[begin..])?;
+        let end = begin + plain_length(&bytes[begin..])?;
         match bytes[end] {
             b'"' => {
                 self.at = end + 1;
-                return Some(Cow::Borrowed(&self.text[begin..end]));
+                Some(Cow::Borrowed(&self.text[begin..end]))
             }
-            b'\\' => (),
-            _ => return None,
+            b'\\' => self.escaped(begin, end).map(Cow::Owned),
+            _ => None,
         }
+    }
+
+    /// A string that begins at `begin` and has an escape at `end`.
+    fn escaped(&mut self, begin: usize, mut end: usize) -> Option<String> {
+        let bytes = self.text.as_bytes();
         let mut text = String::with_capacity((bytes.len() - begin).min(ROOM));
         text.push_str(&self.text[begin..end]);
         loop {
@@ -113,7 +120,7 @@ impl<'a> Reader<'a> {
             match bytes[end] {
                 b'"' => {
                     self.at = end + 1;
-                    return Some(Cow::Owned(text));
+                    return Some(text);
                 }
                 b'\\' => {
                     let (found, length) = escape(&bytes[end..])?;
@@ -126,23 +133,14 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Bytes up to the first one that means something in a string; `None` when there is none.
+/// Bytes up to the first one that means something in a string: a quote, a backslash or a control character; `None` when
+/// there is none.
+#[inline]
 fn plain_length(bytes: &[u8]) -> Option<usize> {
-    bytes.iter().position(|byte| IS_SPECIAL[usize::from(*byte)])
+    position(bytes, |word| {
+        equal(word, b'"') | equal(word, b'\\') | below(word, 0x20)
+    })
 }
-
-/// Quotes, backslashes and control characters.
-const IS_SPECIAL: [bool; 256] = {
-    let mut special = [false; 256];
-    let mut byte = 0;
-    while byte < 0x20 {
-        special[byte] = true;
-        byte += 1;
-    }
-    special[b'"' as usize] = true;
-    special[b'\\' as usize] = true;
-    special
-};
 
 /// The character of an escape and its length. Surrogates are left to Python.
 fn escape(bytes: &[u8]) -> Option<(char, usize)> {

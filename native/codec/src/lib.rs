@@ -27,3 +27,4 @@ pub mod scan;
 pub mod signature;
 pub mod stored;
 pub mod units;
+pub mod words;

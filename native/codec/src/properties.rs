@@ -2,6 +2,7 @@
 
 use super::hash::{index_hash, java_hash};
 use super::json::integer;
+use super::words::{equal, position};
 use std::io::Write;
 
 /// Stands between two properties.
@@ -59,8 +60,9 @@ impl<'a> Properties<'a> {
         let (mut is_half, mut is_odd_half) = (false, false);
         let mut at = 0;
         while at < text.len() {
-            let piece = text[at..].split(PIECE_END).next()?;
-            let (name, value) = piece.split_once(NAME_END).unwrap_or((piece, ""));
+            let (name, value) = piece(&text[at..]);
+            let piece_end = at + name.len() + value.map_or(0, |value| 1 + value.len());
+            let value = value.unwrap_or("");
             match name {
                 "KEYS" if !value.is_empty() => keys = value,
                 "UNIQ_KEY" if !value.is_empty() => unique = value,
@@ -70,7 +72,7 @@ impl<'a> Properties<'a> {
                         return None;
                     }
                     wait = value;
-                    wait_at = Some((at, at + piece.len()));
+                    wait_at = Some((at, piece_end));
                 }
                 "__SHARDINGKEY" => is_sharded = true,
                 "CLUSTER" | "" => return None,
@@ -90,7 +92,7 @@ impl<'a> Properties<'a> {
                 _ if NOT_OF_A_HALF.contains(&name) => is_odd_half = true,
                 _ => (),
             }
-            at += piece.len() + 1;
+            at = piece_end + 1;
             if at == text.len() {
                 return None; // an empty piece at the end
             }
@@ -159,6 +161,18 @@ impl<'a> Properties<'a> {
     pub fn index_hashes(&self, seed: i32, out: &mut Vec<i32>) {
         index_hashes(self.unique, self.keys, seed, out);
     }
+}
+
+/// The name of the property at the beginning of a text, and its value if it has one.
+fn piece(text: &str) -> (&str, Option<&str>) {
+    let ends = |word| equal(word, NAME_END as u8) | equal(word, PIECE_END as u8);
+    let name_end = position(text.as_bytes(), ends).unwrap_or(text.len());
+    let (name, rest) = text.split_at(name_end);
+    let value = rest.strip_prefix(NAME_END).map(|value| {
+        let end = position(value.as_bytes(), |word| equal(word, PIECE_END as u8));
+        &value[..end.unwrap_or(value.len())]
+    });
+    (name, value)
 }
 
 /// What the end of a transaction reads of the properties of its half message.
