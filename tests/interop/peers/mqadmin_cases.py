@@ -37,7 +37,6 @@ FAILOVER: Final = "needs `failover`; `-a` is any member of the set; run by `peer
 ROCKSDB: Final = "concerns tables in RocksDB; CometMQ uses JSON files, as in 4.9"
 COLD: Final = "concerns Apache's cold-data limit for the page cache; CometMQ has none"
 STATIC: Final = "concerns static topics, whose logical queues move between brokers"
-LITE: Final = "concerns RocketMQ 5.5 lite topics"
 
 CASES: Final = (
     Case("updateTopic", "-t Fresh -c DefaultCluster -r 4 -w 4", "create topic to .* success"),
@@ -131,12 +130,12 @@ CASES: Final = (
     Case("rocksDBConfigToJson", "-b {broker} -t topics", "", NEW, no_meaning=ROCKSDB),
     Case("checkRocksdbCqWriteProgress", "-c DefaultCluster", "", NEW, no_meaning=ROCKSDB),
     Case("switchTimerEngine", "-b {broker} -e F", "", NEW, no_meaning="CometMQ has one engine for delayed messages"),
-    Case("getBrokerLiteInfo", "-b {broker}", "", NEW, no_meaning=LITE),
-    Case("getParentTopicInfo", "-p Orders", "", NEW, no_meaning=LITE),
-    Case("getLiteTopicInfo", "-p Orders -l a", "", NEW, no_meaning=LITE),
-    Case("getLiteClientInfo", "-p Orders -g Readers -c c", "", NEW, no_meaning=LITE),
-    Case("getLiteGroupInfo", "-p Orders -g Readers", "", NEW, no_meaning=LITE),
-    Case("triggerLiteDispatch", "-p Orders -g Readers", "", NEW, no_meaning=LITE),
+    Case("getBrokerLiteInfo", "-b {broker}", "#Current LMQ", NEW),
+    Case("getParentTopicInfo", "-p Sessions", "broker-a", NEW),
+    Case("getLiteTopicInfo", "-p Sessions -l a", "broker-a", NEW),
+    Case("getLiteClientInfo", "-p Sessions -g Agents -c c", "broker-a", NEW),
+    Case("getLiteGroupInfo", "-p Sessions -g Agents", "Total Lag Count", NEW),
+    Case("triggerLiteDispatch", "-p Sessions -g Agents", "dispatched", NEW),
 )
 
 _HEAD: Final = """# Apache's mqadmin

@@ -95,8 +95,10 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Deployment,
             with SyncPullConsumer(group, running.address) as puller:
                 for queue in puller.queues("Orders"):
                     puller.commit(queue, 0)
-        (directory / "topics.json").write_text(json.dumps([{"topicName": "ListA", "perm": 6}]))
-        (directory / "groups.json").write_text(json.dumps([{"groupName": "ListG"}]))
+        sessions = {"topicName": "Sessions", "perm": 6, "attributes": {"+message.type": "LITE"}}
+        agents = {"groupName": "Agents", "attributes": {"+lite.bind.topic": "Sessions"}}
+        (directory / "topics.json").write_text(json.dumps([{"topicName": "ListA", "perm": 6}, sessions]))
+        (directory / "groups.json").write_text(json.dumps([{"groupName": "ListG"}, agents]))
         yield (
             running,
             {
