@@ -68,7 +68,7 @@ class ChangeInvisibleTimeRequestHeader(Header):
     lite_topic: str | None = None
     """As in :class:`AckMessageRequestHeader`."""
     suspend: bool = False
-    """True if the delivery does not count as an attempt; only for lite topics."""
+    """Set by RocketMQ 5.5 for lite topics; it has no effect, and the delivery counts as an attempt."""
 
 
 class ChangeInvisibleTimeResponseHeader(Header):
