@@ -34,7 +34,7 @@ V4, V6 = encode_host("10.1.2.3", 10_911), encode_host("2001:db8::1", 10_911)
 NAMES = (
     *("TAGS", "KEYS", "UNIQ_KEY", "__SHARDINGKEY", "TRAN_MSG", "DELAY", "__BORN_HOST", "TRACE_CONTEXT", "CLUSTER"),
     *("TIMER_DELIVER_MS", "TIMER_OUT_MS", "_SYS_MSG_PRIORITY_", "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID"),
-    *("region", "größe", "a"),
+    *("__LITE_TOPIC", "region", "größe", "a"),
 )
 VALUES = (
     st.sampled_from(("true", "1", "-5", "0", "2147483648", "9" * 19, "9" * 18, "x", " a  b ", "k1 k2 ", "é\u3000"))
@@ -109,6 +109,7 @@ def by_protobuf(message: MessageExt, topic: str) -> v2.Message:
         tag=values.get("TAGS"),
         message_group=values.get("__SHARDINGKEY"),
         trace_context=values.get("TRACE_CONTEXT"),
+        lite_topic=values.get("__LITE_TOPIC"),
     )
     due = number_of(values.get("TIMER_DELIVER_MS") or values.get("TIMER_OUT_MS"))
     if due is not None:

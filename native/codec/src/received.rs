@@ -206,8 +206,8 @@ fn one<'a>(
     entry: &mut Vec<u8>,
 ) -> Option<Received<'a>> {
     let properties = Properties::read(message.properties)?;
-    if properties.has("POP_CK") {
-        return None; // the handle of a message from a retry topic
+    if properties.has("POP_CK") || properties.has("__LITE_TOPIC") {
+        return None; // the handle of a message from a retry topic, or a message of a lite topic
     }
     let is_compressed = message.sys_flag & COMPRESSED != 0;
     if is_compressed && !message.body.starts_with(GZIP_MAGIC) {

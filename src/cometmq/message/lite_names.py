@@ -9,8 +9,8 @@ from typing import Final
 
 LMQ_PREFIX: Final = "%LMQ%$"
 _SEPARATOR: Final = "$"
-MAX_LITE_TOPIC_BYTES: Final = 63
-"""Maximum size of a lite topic's name in UTF-8; RocketMQ's clients allow 63 characters."""
+MAX_LITE_TOPIC_BYTES: Final = 64
+"""Maximum size of a lite topic's name in UTF-8, as in Apache's proxy."""
 
 
 def lmq_name(parent: str, lite: str) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import re
 from typing import Final
 
+from cometmq.message.lite_names import MAX_LITE_TOPIC_BYTES
 from cometmq.proxy.backend.backend import Backend, GroupInfo, Link
 from cometmq.proxy.errors import ProxyError
 from cometmq.proxy.protocol.v2 import ClientType, Code
@@ -18,8 +19,6 @@ from cometmq.remoting.lite.bodies import (
 )
 from cometmq.remoting.lite.headers import LiteSubscriptionCtlRequestHeader
 
-MAX_LITE_TOPIC_BYTES: Final = 64
-"""Maximum size of a lite topic's name, as in Apache's proxy."""
 LITE_CLIENTS: Final = (ClientType.LITE_PUSH_CONSUMER, ClientType.LITE_SIMPLE_CONSUMER)
 LITE_MODEL: Final = "LITE_SELECTIVE"
 """The message model of consumers of lite topics in heartbeats."""

@@ -143,7 +143,7 @@ async def test_a_client_chooses_where_it_begins(wire: Wire, clock: VirtualClock,
     assert bodies(await reader.pop()) == expected
 
 
-@pytest.mark.parametrize("name", ["a$b", "x" * 64, "\u00e9" * 32, "  ", "a\x01b"])
+@pytest.mark.parametrize("name", ["a$b", "x" * 65, "\u00e9" * 33, "  ", "a\x01b"])
 @pytest.mark.usefixtures("parent")
 async def test_wrong_names_are_refused(wire: Wire, clock: VirtualClock, name: str) -> None:
     await make_group(wire)
@@ -158,9 +158,9 @@ async def test_wrong_names_are_refused(wire: Wire, clock: VirtualClock, name: st
 async def test_names_of_every_language_work(wire: Wire, clock: VirtualClock) -> None:
     await make_group(wire)
     reader = Reader(wire, clock)
-    await reader.sync("\u4f1a\u8bdd", "x" * 63)
+    await reader.sync("\u4f1a\u8bdd", "x" * 64)
     await send(wire, "\u4f1a\u8bdd", b"1")
-    await send(wire, "x" * 63, b"2")
+    await send(wire, "x" * 64, b"2")
     assert bodies(await reader.pop()) == [b"1", b"2"]
 
 

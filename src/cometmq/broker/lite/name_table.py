@@ -32,7 +32,7 @@ class _Shard:
 
 
 class NameTable:
-    """Names of at most 63 bytes, by number."""
+    """Names of at most 64 bytes, by number."""
 
     def __init__(self) -> None:
         self._shards = [_Shard() for _ in range(_SHARDS)]

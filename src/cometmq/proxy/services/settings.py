@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from cometmq.message.lite_names import MAX_LITE_TOPIC_BYTES
 from cometmq.message.tags import split_tags
 from cometmq.proxy.backend.backend import GroupInfo
 from cometmq.proxy.config import EndpointConfig
 from cometmq.proxy.converter import duration, full_name, group_of, topic_of
 from cometmq.proxy.errors import ProxyError
 from cometmq.proxy.limits import MAX_SETTINGS_TOPICS
-from cometmq.proxy.lite import LITE_CLIENTS, LITE_MODEL, MAX_LITE_TOPIC_BYTES
+from cometmq.proxy.lite import LITE_CLIENTS, LITE_MODEL
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import ClientType, Code, FilterType
 from cometmq.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
