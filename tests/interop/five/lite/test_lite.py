@@ -1,7 +1,7 @@
 """Apache's own clients of RocketMQ 5 with lite topics: the same programs at Apache's 5.5.0 and at ours.
 
-Each client is one process that runs all scenarios. Apache's brokers also serve them through `cometmq proxy`, and ours
-serve them through their own endpoint and through `cometmq proxy`.
+Each client is one process that runs all scenarios; the processes run side by side. Apache's brokers also serve them
+through `cometmq proxy`, and ours serve them through their own endpoint and through `cometmq proxy`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -133,24 +134,41 @@ def _run(command: list[str], home: Path) -> dict[str, list[str]]:
 
 
 NAMES = ["cometmq", "cometmq proxy", "apache", "cometmq proxy before apache"]
+SIDE_BY_SIDE = 4
+Results = dict[tuple[str, str], Future[dict[str, list[str]]]]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_javas_client_reads_lite_topics(accesses: dict[str, Access], tmp_path: Path, name: str) -> None:
-    access, run = accesses[name], f"Java{NAMES.index(name)}"
-    asyncio.run(_make_tables(access.endpoint, run))
+@pytest.fixture(scope="module")
+def results(accesses: dict[str, Access], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Results]:
+    """What each client got at each endpoint, by the client's language and the endpoint's name."""
     built = builds.java_client_lite()
     path = f"{built / 'classes'}:{built / 'lib'}/*"
-    command = [builds.java(), *builds.QUICK_JAVA, "-Xmx192m", "-cp", path, "Lite", access.address, run]
-    assert _run(command, tmp_path / "home") == JAVA
+    java = [builds.java(), *builds.QUICK_JAVA, "-Xmx192m", "-cp", path, "Lite"]
+    program = str(Path(__file__).with_name("lite_client.py"))
+    python = [str(builds.python_client_five() / "bin" / "python"), program]
+    homes = tmp_path_factory.mktemp("homes")
+
+    def run(command: list[str], language: str, name: str, *arguments: str) -> dict[str, list[str]]:
+        access, run = accesses[name], f"{language}{NAMES.index(name)}"
+        asyncio.run(_make_tables(access.endpoint, run))
+        return _run([*command, access.address, run, *arguments], homes / run)
+
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as threads:
+        started: Results = {("Java", name): threads.submit(run, java, "Java", name) for name in NAMES}
+        for name in NAMES:
+            started["Python", name] = threads.submit(run, python, "Python", name, *_scenarios(name))
+        yield started
+
+
+def _scenarios(name: str) -> list[str]:
+    return [scenario for scenario in PYTHON if name != "apache" or scenario not in OURS_ONLY]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_pythons_client_reads_lite_topics(accesses: dict[str, Access], tmp_path: Path, name: str) -> None:
-    access, run = accesses[name], f"Python{NAMES.index(name)}"
-    asyncio.run(_make_tables(access.endpoint, run))
-    scenarios = [scenario for scenario in PYTHON if name != "apache" or scenario not in OURS_ONLY]
-    program = str(Path(__file__).with_name("lite_client.py"))
-    python = str(builds.python_client_five() / "bin" / "python")
-    command = [python, program, access.address, run, *scenarios]
-    assert _run(command, tmp_path / "home") == {scenario: PYTHON[scenario] for scenario in scenarios}
+def test_javas_client_reads_lite_topics(results: Results, name: str) -> None:
+    assert results["Java", name].result() == JAVA
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pythons_client_reads_lite_topics(results: Results, name: str) -> None:
+    assert results["Python", name].result() == {scenario: PYTHON[scenario] for scenario in _scenarios(name)}

@@ -3,6 +3,10 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
 import java.util.function.BooleanSupplier;
 import java.util.stream.Collectors;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
@@ -15,7 +19,10 @@ import org.apache.rocketmq.client.apis.consumer.OffsetOption;
 import org.apache.rocketmq.client.apis.message.MessageView;
 import org.apache.rocketmq.client.apis.producer.Producer;
 
-/** Runs the scenarios of lite topics; prints a line of JSON for each. Arguments: endpoint, run. */
+/**
+ * Runs the scenarios of lite topics side by side, since each consumer takes 20 seconds to close; prints a line of JSON
+ * for each. Arguments: endpoint, run.
+ */
 public class Lite {
     private static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
     private static final long PATIENCE_MS = 40_000;
@@ -198,11 +205,15 @@ public class Lite {
             .setRequestTimeout(Duration.ofSeconds(5)).build();
         producer = PROVIDER.newProducerBuilder().setClientConfiguration(configuration)
             .setTopics("L" + run, "N" + run).build();
-        order();
-        dead();
-        offsets();
-        exclusive();
-        refusals();
+        List<Step> scenarios = List.of(Lite::order, Lite::dead, Lite::offsets, Lite::exclusive, Lite::refusals);
+        ExecutorService threads = Executors.newFixedThreadPool(scenarios.size());
+        List<Callable<Void>> calls = scenarios.stream().<Callable<Void>>map(step -> () -> {
+            step.run();
+            return null;
+        }).toList();
+        for (Future<Void> done : threads.invokeAll(calls)) {
+            done.get();
+        }
         System.exit(0);
     }
 }
