@@ -23,6 +23,7 @@ Invariants.
 * A lite topic is removed when it is idle for the parent topic's expiration and each group that reads it has read all
   of it, or when retention has deleted its messages.
 
-Fault model. A damaged snapshot is ignored, and the queues of the parent topic are read from their beginning. A crash
+Fault model. A damaged snapshot is ignored, and the queues of the parent topic are read from their beginning. A lite
+topic or parent topic that was removed and made again has only the messages of its last life after a start. A crash
 loses the subscriptions of the last seconds; clients send them again every 30 s, and no message is lost in between.
 """

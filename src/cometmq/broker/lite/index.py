@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -70,10 +71,29 @@ class LiteIndex:
             self._begins[number] = begin
         return number
 
-    def remove(self, number: int) -> None:
-        """Remove a lite topic; its entries remain until retention removes them, but belong to nobody."""
+    def remove(self, number: int) -> Callable[[], int]:
+        """Remove a lite topic; its entries remain until retention removes them, but belong to nobody.
+
+        :return: the function that puts the lite topic back, and returns its number.
+        """
+        name, first, last = self.names.name(number), self._firsts[number], self._lasts[number]
+        back = partial(self._put_back, name, first, last, self._begins[number], self._counts[number])
         self.restart(number, 0)
         self.names.remove(number)
+        return back
+
+    def _put_back(self, name: bytes, first: int, last: int, begin: int, count: int) -> int:
+        number = self.names.find(name)
+        if number == NO_NAME:
+            number = self.add(name.decode(), begin + count)
+        if self._counts[number] or first < self.base:
+            return number
+        self._firsts[number], self._lasts[number] = first, last
+        self._begins[number], self._counts[number] = begin, count
+        while first != NO_ENTRY:
+            self._owners[first - self.base] = number
+            first = self.following(first)
+        return number
 
     def extent(self, number: int) -> tuple[int, int]:
         """Return the offset of the first message and the offset after the last one."""
@@ -149,6 +169,10 @@ class LiteIndex:
         """Return the next entry of the same lite topic, or ``NO_ENTRY``."""
         step = self._steps[entry - self.base]
         return entry + step if step else NO_ENTRY
+
+    def first(self, number: int) -> int:
+        """Return the first entry of a lite topic, or ``NO_ENTRY``."""
+        return self._firsts[number]
 
     def last(self, number: int) -> int:
         """Return the last entry of a lite topic, or ``NO_ENTRY``."""

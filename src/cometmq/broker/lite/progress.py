@@ -134,8 +134,7 @@ class LiteProgress:
         if index is None or number == NO_NAME:
             return _do_nothing
         if isinstance(entry, Forgotten):
-            self.remove(index, number)
-            return _do_nothing
+            return self._remove(index, number, entry.position)
         progress = self.of(index.parent, entry.group)
         before = progress.offsets[number] if progress.is_known(number) else UNKNOWN
         flight = progress.flights.get(number)
@@ -199,22 +198,42 @@ class LiteProgress:
         if self.on_change is not None and progress.has_more(number):
             self.on_change(progress, number)
 
-    def remove(self, index: LiteIndex, number: int) -> None:
-        """Remove a lite topic and the progress of all groups in it."""
-        for progress in self.of_parent(index.parent):
-            if number < len(progress.offsets):
-                progress.set(number, UNKNOWN, None)
-                progress.nears[number] = NO_ENTRY
-        index.remove(number)
+    def _remove(self, index: LiteIndex, number: int, position: int) -> Undo:
+        """Remove a lite topic and the progress of all groups in it.
+
+        :param position: end of the log at that time; a lite topic whose messages are after it was made again.
+        """
+        before = [
+            (progress, progress.offsets[number], progress.flights.get(number))
+            for progress in self.of_parent(index.parent)
+            if number < len(progress.offsets)
+        ]
+        for progress, _, _ in before:
+            progress.set(number, UNKNOWN, None)
+        first = index.first(number)
+        if first != NO_ENTRY and index.log_offset(first) >= position:
+            return _do_nothing
+        back = index.remove(number)
+
+        def undo() -> None:
+            restored = back()
+            for progress, offset, flight in before:
+                progress.set(restored, offset, flight)
+
+        return undo
 
     def forget(self, topic: str, group: str) -> None:
-        """Remove the progress in a deleted parent topic or of a deleted group."""
+        """Remove the progress in a deleted parent topic or of a deleted group, and the lite topics of the topic."""
+        self.forget_offsets(topic, group)
+        if topic and not group and self._indexes.by_parent.pop(topic, None) is not None:
+            self.unsaved += 1
+
+    def forget_offsets(self, topic: str, group: str) -> None:
+        """Remove the progress in a deleted parent topic or of a deleted group; an empty name means all."""
         for parent, name in list(self._groups):
             if topic in ("", parent) and group in ("", name):
                 del self._groups[parent, name]
                 self.unsaved += 1
-        if topic and not group and self._indexes.by_parent.pop(topic, None) is not None:
-            self.unsaved += 1
 
 
 def _copy(flight: OrderedMessages) -> OrderedMessages:

@@ -37,7 +37,7 @@ from cometmq.message.lite_names import LMQ_PREFIX
 from cometmq.message.names import POP_LOG_TOPIC
 from cometmq.message.record import RecordError, decode_record
 from cometmq.store.errors import StoreClosedError, StoreError
-from cometmq.store.message_store import MessageStore
+from cometmq.store.message_store import ConsumeQueue, MessageStore
 from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
@@ -132,8 +132,8 @@ class LiteSnapshot:
         for entry in replay(self._store, position):
             if entry.topic.startswith(LMQ_PREFIX):
                 self._progress.apply(entry)
-            elif isinstance(entry, Forgotten) and entry.group:
-                self._progress.forget(entry.topic, entry.group)
+            elif isinstance(entry, Forgotten):  # the index is newer: it has the messages of the topic's next life
+                self._progress.forget_offsets(entry.topic, entry.group)
         if self._indexes.count:
             _log.info("read %d lite topics; the POP log from offset %d", self._indexes.count, position)
 
@@ -145,7 +145,7 @@ class LiteSnapshot:
                 if saved.pop_position > queue.committed or saved.log_end > self._store.max_physical_offset:
                     raise _SnapshotError("the snapshot belongs to another store or to a later state of this store")
                 for found in saved.indexes:
-                    self._enter(found)
+                    self._enter(found, saved.log_end)
                 return max(saved.pop_position, queue.min_offset())
         except (ValueError, OverflowError, OSError, msgspec.MsgspecError) as error:
             self._indexes.by_parent.clear()
@@ -166,12 +166,12 @@ class LiteSnapshot:
             raise _SnapshotError(f"unknown version {saved.version}")
         return saved
 
-    def _enter(self, saved: SavedIndex) -> None:
+    def _enter(self, saved: SavedIndex, log_end: int) -> None:
         queues = self._store.queues().get(saved.parent, {})
         for queue_id, end in saved.ends.items():
             queue = queues.get(queue_id)
-            if end and (queue is None or queue.committed < end):
-                return  # the topic was deleted since then
+            if end and (queue is None or queue.committed < end or _is_after(queue, end - 1, log_end)):
+                return  # the topic was deleted since then, and perhaps made again
         index = self._indexes.of(saved.parent)
         for _ in index.load((saved.names, saved.lengths, saved.starts), saved.begins, saved.logs, saved.owners):
             pass
@@ -294,6 +294,11 @@ def replay(store: MessageStore, offset: int) -> Iterator[AnyEntry]:
                 yield from decode_entries(decode_record(data).body)
         except RecordError as error:
             _log.error("record %d in the POP log is damaged: %s", offset - 1, error)
+
+
+def _is_after(queue: ConsumeQueue, offset: int, log_end: int) -> bool:
+    unit = queue.unit(offset) if offset >= queue.min_offset() else None
+    return unit is not None and unit[0] >= log_end
 
 
 def _do_nothing() -> None:
