@@ -156,6 +156,22 @@ class LiteProgress:
             self._may_go_on(progress, number)
         return partial(progress.set, number, before, flight)
 
+    def replay(self, entry: AnyEntry) -> None:
+        """Apply an entry found in the log at a start.
+
+        The messages of a lite topic may have been deleted by retention while an entry about them is left. Then the
+        lite topic is added, and its next message comes after all that the entry counts.
+        """
+        parts = split_lmq(entry.topic)
+        index = None if parts is None else self._indexes.by_parent.get(parts[0])
+        if parts is not None and index is not None and isinstance(entry, PoppedInOrder | OffsetSet):
+            number = index.find(parts[1])
+            if number == NO_NAME:
+                index.add(parts[1], entry.next_offset)
+            elif index.first(number) == NO_ENTRY and index.next_offset(number) < entry.next_offset:
+                index.restart(number, entry.next_offset)
+        self.apply(entry)
+
     def _popped(self, progress: GroupProgress, number: int, entry: PoppedInOrder) -> None:
         due = entry.pop_time + entry.invisible_ms
         times = HandedOut(entry.pop_time, due, 0)

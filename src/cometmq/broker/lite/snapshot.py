@@ -131,7 +131,7 @@ class LiteSnapshot:
             self._progress.forget(parent, "")
         for entry in replay(self._store, position):
             if entry.topic.startswith(LMQ_PREFIX):
-                self._progress.apply(entry)
+                self._progress.replay(entry)
             elif isinstance(entry, Forgotten):  # the index is newer: it has the messages of the topic's next life
                 self._progress.forget_offsets(entry.topic, entry.group)
         if self._indexes.count:
