@@ -4,8 +4,6 @@ It contains, for each parent topic, the names and entries of its lite topics up 
 and the progress of its groups up to a position in the POP log. A start reads the records and POP log entries after
 these positions. The rest of the index is computed. The file is written once the log keeps what it contains
 (``wait_kept``). A file that is damaged or from another store is set aside, and everything is read from the log.
-
-The file is a CRC32 (big-endian) and MessagePack, with arrays of little-endian numbers.
 """
 
 from __future__ import annotations
@@ -27,9 +25,10 @@ from cometmq.broker.limits import (
 )
 from cometmq.broker.lite.index import LiteIndex
 from cometmq.broker.lite.indexes import LiteIndexes
-from cometmq.broker.lite.progress import GroupProgress, LiteProgress
+from cometmq.broker.lite.progress import LiteProgress
+from cometmq.broker.lite.snapshot_file import VERSION, CopiedGroup, CopiedIndex, Saved, SavedIndex, encode, with_crc
 from cometmq.broker.pop.entries import AnyEntry, Forgotten, decode_entries
-from cometmq.broker.pop.order import HandedOut, OrderedMessages
+from cometmq.broker.pop.order import OrderedMessages
 from cometmq.broker.tables.table_file import set_aside
 from cometmq.checksum import crc32
 from cometmq.durable import replace_file
@@ -42,53 +41,8 @@ from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
 
-_VERSION: Final = 1
 _NAMES: Final = 100_000
 """Number of names that are copied in one step."""
-
-
-class SavedFlight(msgspec.Struct, array_like=True):
-    """The messages of a lite topic that are handed out to a group."""
-
-    number: int
-    next_offset: int
-    messages: dict[int, HandedOut]
-    attempts: dict[int, str]
-
-
-class SavedGroup(msgspec.Struct, array_like=True):
-    """A group's progress in the lite topics of a parent topic."""
-
-    group: str
-    offsets: bytes
-    flights: list[SavedFlight]
-    floor_ms: int
-
-
-class SavedIndex(msgspec.Struct, array_like=True):
-    """The lite topics of a parent topic."""
-
-    parent: str
-    ends: dict[int, int]
-    """The end of each queue up to which messages are included."""
-    names: bytes
-    lengths: bytes
-    starts: bytes
-    begins: bytes
-    logs: bytes
-    owners: bytes
-    groups: list[SavedGroup]
-
-
-class Saved(msgspec.Struct, array_like=True):
-    """The contents of the file."""
-
-    version: int
-    pop_position: int
-    """Offset in the POP log at which the broker continues reading."""
-    log_end: int
-    """The end of the log, beyond which no included message is."""
-    indexes: list[SavedIndex]
 
 
 class _SnapshotError(ValueError):
@@ -162,7 +116,7 @@ class LiteSnapshot:
         if len(data) < 4 or crc32(memoryview(data)[4:]) & 0xFFFFFFFF != int.from_bytes(data[:4], "big"):
             raise _SnapshotError("the CRC does not match")
         saved = msgspec.msgpack.decode(memoryview(data)[4:], type=Saved)
-        if saved.version != _VERSION:
+        if saved.version != VERSION:
             raise _SnapshotError(f"unknown version {saved.version}")
         return saved
 
@@ -207,25 +161,22 @@ class LiteSnapshot:
         self._saved_at = self._clock.monotonic()
         self.is_saving = True
         try:
-            self.end_pops()
-            self._turn.end()
+            self._end_turn()
             log_end = self._store.max_physical_offset
             position = self._store.queue(POP_LOG_TOPIC, 0).committed
             # Progress first: its entries are applied again. The messages that it counts are in the index by then.
             indexes = list(self._indexes.by_parent.values())
-            groups = {
-                index.parent: [saved_group(one) for one in self._progress.of_parent(index.parent)] for index in indexes
-            }
+            groups = {index.parent: list(map(CopiedGroup, self._progress.of_parent(index.parent))) for index in indexes}
             ends = {index.parent: self._queue_ends(index.parent) for index in indexes}
             extents = {index.parent: (index.base, index.end, index.names.size) for index in indexes}
             unsaved = [(index, index.unsaved) for index in indexes]
             progress_unsaved = self._progress.unsaved
-            saved = [
-                await self._dump(index, extents[index.parent], ends[index.parent], groups[index.parent])
+            copied = [
+                await self._copy(index, extents[index.parent], ends[index.parent], groups[index.parent])
                 for index in indexes
             ]
             await self._store.wait_kept(log_end)
-            await in_thread(self._write, Saved(_VERSION, position, log_end, saved))
+            await in_thread(self._write, position, log_end, copied)
         except StoreClosedError as error:
             _log.info("lite topics are read from the log at the next start: %s", error)
         except (StoreError, OSError) as error:
@@ -240,46 +191,42 @@ class LiteSnapshot:
     def _queue_ends(self, parent: str) -> dict[int, int]:
         return {queue_id: queue.committed for queue_id, queue in self._store.queues().get(parent, {}).items()}
 
-    async def _dump(
-        self, index: LiteIndex, extent: tuple[int, int, int], ends: dict[int, int], groups: list[SavedGroup]
-    ) -> SavedIndex:
+    async def _copy(
+        self, index: LiteIndex, extent: tuple[int, int, int], ends: dict[int, int], groups: list[CopiedGroup]
+    ) -> CopiedIndex:
         first, end, size = extent
-        parts: list[tuple[bytes, bytes]] = []
+        for group in groups:
+            self._end_turn()
+            for _ in group.copy_offsets():
+                await asyncio.sleep(0)
+                self._end_turn()
+        logs: list[bytes] = []
+        owners: list[bytes] = []
         for at in range(first, end, LITE_SAVE_ENTRIES):
-            parts.append(index.dump_entries(at, min(at + LITE_SAVE_ENTRIES, end)))
+            some_logs, some_owners = index.dump_entries(at, min(at + LITE_SAVE_ENTRIES, end))
+            logs.append(some_logs)
+            owners.append(some_owners)
             await asyncio.sleep(0)
-        names: list[tuple[bytes, bytes]] = []
+        names: list[bytes] = []
+        lengths: list[bytes] = []
         begins: list[bytes] = []
         starts: list[bytes] = []
         for at in range(0, size, _NAMES):
-            names.append(index.names.dump(at, min(at + _NAMES, size)))
+            some_names, some_lengths = index.names.dump(at, min(at + _NAMES, size))
+            names.append(some_names)
+            lengths.append(some_lengths)
             starts.append(index.names.dump_starts(at, min(at + _NAMES, size)))
             begins.append(index.dump_begins(at, min(at + _NAMES, size)))
             await asyncio.sleep(0)
-        return SavedIndex(
-            index.parent,
-            ends,
-            b"".join(part for part, _ in names),
-            b"".join(part for _, part in names),
-            b"".join(starts),
-            b"".join(begins),
-            b"".join(part for part, _ in parts),
-            b"".join(part for _, part in parts),
-            groups,
-        )
+        return CopiedIndex(index.parent, ends, (names, lengths, starts, begins, logs, owners), groups)
 
-    def _write(self, saved: Saved) -> None:
-        data = msgspec.msgpack.encode(saved)
-        replace_file(self._path, [(crc32(data) & 0xFFFFFFFF).to_bytes(4, "big"), data])
+    def _end_turn(self) -> None:
+        """Store or take back what is in the turn, so that the progress has nothing that the log lacks."""
+        self.end_pops()
+        self._turn.end()
 
-
-def saved_group(progress: GroupProgress) -> SavedGroup:
-    """Return a group's progress as the snapshot contains it."""
-    flights = [
-        SavedFlight(number, flight.next_offset, dict(flight.messages), dict(flight.attempts))
-        for number, flight in progress.flights.items()
-    ]
-    return SavedGroup(progress.group, progress.offsets.tobytes(), flights, progress.floor_ms)
+    def _write(self, position: int, log_end: int, copied: list[CopiedIndex]) -> None:
+        replace_file(self._path, with_crc(encode(position, log_end, copied)))
 
 
 def replay(store: MessageStore, offset: int) -> Iterator[AnyEntry]:
