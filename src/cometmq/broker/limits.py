@@ -156,6 +156,8 @@ LITE_TOPICS_OF_POP: Final = 1_000
 """Maximum number of ready lite topics at which one pop looks (about 5 ms); it looks at the others in a later round."""
 MAX_LITE_SUBSCRIPTION_BYTES: Final = 8 * 1024 * 1024
 """Maximum size of the body of LITE_SUBSCRIPTION_CTL, enough for 100,000 lite topics with long names."""
+MAX_LITE_SUBSCRIPTION_VALUES: Final = 200_000
+"""Maximum number of commas in the body of LITE_SUBSCRIPTION_CTL, which limits the time of decoding it (about 15 ms)."""
 MAX_LITE_SUBSCRIPTIONS_OF_REQUEST: Final = 1_000
 """Maximum number of clients in one LITE_SUBSCRIPTION_CTL."""
 LITE_DROPS_AT_ONCE: Final = 1_000

@@ -228,7 +228,7 @@ async def test_a_silent_client_is_forgotten(wire: Wire, broker: Broker, clock: V
     for _ in range(12):
         await clock.run_for(30)
         await reader.sync("a")
-    assert set(broker.lite.subscriptions.clients) == {"c1"}
+    assert set(broker.lite.subscriptions.clients) == {("c1", GROUP)}
 
 
 @pytest.mark.usefixtures("parent")

@@ -73,6 +73,8 @@ class LiteExpiry:
                     yield
                 if self._snapshot.is_saving or self._indexes.by_parent.get(index.parent) is not index:
                     return
+                if index.keeps:
+                    break
                 if index.last(number) < end and not self._is_needed(index, number):
                     self._remove(index, number)
             yield

@@ -30,7 +30,8 @@ _EARLY_SECONDS: Final = 0.01
 class HeldLitePop(msgspec.Struct, eq=False):
     """A pop that waits."""
 
-    client_id: str
+    client: tuple[str, str]
+    """The ID and the group of the client."""
     connection: ServerConnection
     request: Request[Any]
     nothing: Callable[[], Response]
@@ -49,10 +50,10 @@ class HeldLitePops:
         self._clock = clock
         self._run = run
         self._deadlines = Deadlines(clock=clock, early_s=_EARLY_SECONDS)
-        self._held: dict[str, dict[HeldLitePop, None]] = {}
+        self._held: dict[tuple[str, str], dict[HeldLitePop, None]] = {}
         self._of: dict[ServerConnection, dict[HeldLitePop, None]] = {}
         self._count = 0
-        self._ready: dict[str, None] = {}
+        self._ready: dict[tuple[str, str], None] = {}
         self._is_scheduled = False
         self._stopped = False
 
@@ -62,7 +63,7 @@ class HeldLitePops:
     def hold(self, pop: HeldLitePop, wait_ms: int) -> bool:
         """Hold a pop; return False if too many pops wait already."""
         config = self._live.current
-        held = self._held.get(pop.client_id, {})
+        held = self._held.get(pop.client, {})
         of_connection = self._of.get(pop.connection)
         if (
             self._stopped
@@ -76,15 +77,15 @@ class HeldLitePops:
             pop.connection.on_close.append(self._closed)
         of_connection[pop] = None
         held[pop] = None
-        self._held[pop.client_id] = held
+        self._held[pop.client] = held
         self._count += 1
         pop.timer = self._deadlines.after(wait_ms / 1000, self._time_is_up, pop)
         return True
 
     def wake(self, client: LiteClient) -> None:
         """Run the waiting pops of a client again, soon."""
-        if client.client_id in self._held:
-            self._ready[client.client_id] = None
+        if client.key in self._held:
+            self._ready[client.key] = None
             self._schedule()
 
     def _schedule(self) -> None:
@@ -99,15 +100,15 @@ class HeldLitePops:
             if self._clock.monotonic() >= until:
                 self._schedule()
                 return
-            client_id = next(iter(self._ready))
-            del self._ready[client_id]
+            client = next(iter(self._ready))
+            del self._ready[client]
             try:
-                self._run_pops(client_id)
+                self._run_pops(client)
             except Exception:
-                _log.exception("cannot wake the waiting pops of the client %s", client_id)
+                _log.exception("cannot wake the waiting pops of the client %s in %s", *client)
 
-    def _run_pops(self, client_id: str) -> None:
-        for pop in list(self._held.get(client_id, ())):
+    def _run_pops(self, client: tuple[str, str]) -> None:
+        for pop in list(self._held.get(client, ())):
             if pop.connection.is_behind:
                 continue
             try:
@@ -118,12 +119,12 @@ class HeldLitePops:
             self._remove(pop)
 
     def _remove(self, pop: HeldLitePop) -> None:
-        held = self._held.get(pop.client_id)
+        held = self._held.get(pop.client)
         if held is None or pop not in held:
             return
         del held[pop]
         if not held:
-            del self._held[pop.client_id]
+            del self._held[pop.client]
         of_connection = self._of.get(pop.connection)
         if of_connection is not None:
             of_connection.pop(pop, None)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -23,6 +24,8 @@ _DROPPED_AT_ONCE: Final = 100_000
 """Number of entries that are removed in one step (about 10 ms)."""
 _WALKED: Final = 1_000
 """Number of messages up to which the entries of a lite topic are visited one by one."""
+FAR: Final = 10_000
+"""Number of messages up to which the way from one entry to another is walked (about 0.5 ms)."""
 
 
 class LiteIndex:
@@ -42,6 +45,17 @@ class LiteIndex:
         self._counts = array("i")
         self.unsaved = 0
         """Number of changes since the last snapshot."""
+        self.keeps = 0
+        """Number of changes that hold numbers of lite topics over several slices; none is removed meanwhile."""
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Let no lite topic be removed, so that their numbers keep their meaning."""
+        self.keeps += 1
+        try:
+            yield
+        finally:
+            self.keeps -= 1
 
     # --- lite topics ------------------------------------------------------------------------------
     def find(self, name: str) -> int:
@@ -191,10 +205,18 @@ class LiteIndex:
         entry, at = self._firsts[number], begin
         if self.base <= near < self.end and begin <= near_offset <= offset and self.owner(near) == number:
             entry, at = near, near_offset
+        if offset - at > FAR:
+            owners = np.frombuffer(self._owners, np.int32)[entry - self.base :]
+            return entry + int(np.flatnonzero(owners == number)[offset - at])
         steps, base = self._steps, self.base
         for _ in range(offset - at):
             entry += steps[entry - base]
         return entry
+
+    def offset_at(self, number: int, entry: int) -> int:
+        """Return the offset of the first message of a lite topic at an entry or after it."""
+        owners = np.frombuffer(self._owners, np.int32)[: max(entry - self.base, 0)]
+        return self._begins[number] + int(np.count_nonzero(owners == number))
 
     # --- retention --------------------------------------------------------------------------------
     def drop_before(self, log_offset: int) -> bool:

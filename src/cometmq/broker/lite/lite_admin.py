@@ -43,6 +43,10 @@ from cometmq.remoting.processors import Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
 
 _AT_ONCE: Final = 2_000
+_WALKED_AT_ONCE: Final = 50
+"""Number of messages whose entries are walked in the time that one lite topic takes."""
+_READ_AT_ONCE: Final = 100
+"""Number of lite topics whose first unread message is read in one slice."""
 
 
 class LiteAdmin:
@@ -167,7 +171,7 @@ class LiteAdmin:
             raise RefusedError(
                 ResponseCode.INVALID_PARAMETER, f"Subscription [{header.group}]-[{header.parent_topic}] not match."
             )
-        client = self._subscriptions.clients.get(header.client_id)
+        client = self._subscriptions.clients.get((header.client_id, header.group))
         names: list[str] = []
         if client is not None:
             most = min(max(header.max_count, 0), MAX_LITE_LISTED)
@@ -217,12 +221,16 @@ class LiteAdmin:
         total, first = 0, NO_ENTRY
         largest: list[tuple[int, int]] = []
         oldest: list[tuple[int, int]] = []
-        for at, number in enumerate(index.names):
-            if at % _AT_ONCE == _AT_ONCE - 1:
+        steps = 0
+        for number in index.names:
+            steps += 1
+            if steps >= _AT_ONCE:
                 yield
+                steps = 0
             lag = index.next_offset(number) - progress.offset(number)
             if lag <= 0:
                 continue
+            steps += (progress.offset(number) - index.extent(number)[0]) // _WALKED_AT_ONCE
             total += lag
             entry = progress.entry(number, progress.offset(number))
             first = entry if first == NO_ENTRY else min(first, entry)
@@ -230,19 +238,25 @@ class LiteAdmin:
             _keep(oldest, (-entry, number), most)
         body.total_lag_count = total
         body.earliest_unconsumed_timestamp = self._stored_at(index, first) if first != NO_ENTRY else -1
-        body.lag_count_top_k = self._infos(index, progress, largest)
-        body.lag_timestamp_top_k = self._infos(index, progress, oldest)
+        body.lag_count_top_k = yield from self._infos(index, progress, largest)
+        body.lag_timestamp_top_k = yield from self._infos(index, progress, oldest)
         return Response(body=encode_body(body))
 
-    def _infos(self, index: LiteIndex, progress: GroupProgress, found: list[tuple[int, int]]) -> list[LiteLagInfo]:
-        return [
-            LiteLagInfo(
-                lite_topic=index.name(number),
-                lag_count=index.next_offset(number) - progress.offset(number),
-                earliest_unconsumed_timestamp=self._unread_since(progress, number),
+    def _infos(
+        self, index: LiteIndex, progress: GroupProgress, found: list[tuple[int, int]]
+    ) -> Generator[None, None, list[LiteLagInfo]]:
+        infos: list[LiteLagInfo] = []
+        for _, number in sorted(found, reverse=True):
+            infos.append(
+                LiteLagInfo(
+                    lite_topic=index.name(number),
+                    lag_count=index.next_offset(number) - progress.offset(number),
+                    earliest_unconsumed_timestamp=self._unread_since(progress, number),
+                )
             )
-            for _, number in sorted(found, reverse=True)
-        ]
+            if len(infos) % _READ_AT_ONCE == 0:
+                yield
+        return infos
 
     @answers(RequestCode.TRIGGER_LITE_DISPATCH, permission=needs_group(Action.UPDATE, field="group"))
     def dispatch(

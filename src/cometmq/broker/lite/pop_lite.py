@@ -131,7 +131,7 @@ class PopLiteProcessor:
         if not header.born_time:
             header.born_time = now_ms
         self._check(header, now_ms)
-        client = self._subscriptions.clients.get(header.client_id)
+        client = self._subscriptions.clients.get((header.client_id, header.consumer_group))
         if client is not None:
             client.accessed_ms = now_ms
         if self._pop(connection, request):
@@ -139,7 +139,9 @@ class PopLiteProcessor:
         wait_ms = min(header.born_time + header.poll_time - now_ms - _EARLY_MS, header.poll_time, MAX_POP_WAIT_MS)
         if header.poll_time > 0 and wait_ms > 0:
             nothing = partial(self._nothing, header, ResponseCode.POLLING_TIMEOUT)
-            if self.held.hold(HeldLitePop(header.client_id, connection, request, nothing), wait_ms):
+            if self.held.hold(
+                HeldLitePop((header.client_id, header.consumer_group), connection, request, nothing), wait_ms
+            ):
                 if client is not None and client.ready:
                     self.held.wake(client)
                 return None
@@ -168,8 +170,8 @@ class PopLiteProcessor:
     def _pop(self, connection: ServerConnection, request: Request[PopLiteMessageRequestHeader]) -> bool:
         """Take messages and answer when their entries are stored; return False if there are none."""
         header = request.header
-        client = self._subscriptions.clients.get(header.client_id)
-        if client is None or client.group != header.consumer_group or client.index.parent != header.topic:
+        client = self._subscriptions.clients.get((header.client_id, header.consumer_group))
+        if client is None or client.index.parent != header.topic:
             return False
         collected = self._collect(client, header)
         if not collected.count:

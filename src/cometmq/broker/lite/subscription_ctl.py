@@ -6,7 +6,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from cometmq.broker.context import BrokerContext
-from cometmq.broker.limits import MAX_LITE_SUBSCRIPTION_BYTES, MAX_LITE_SUBSCRIPTIONS_OF_REQUEST
+from cometmq.broker.limits import (
+    MAX_LITE_SUBSCRIPTION_BYTES,
+    MAX_LITE_SUBSCRIPTION_VALUES,
+    MAX_LITE_SUBSCRIPTIONS_OF_REQUEST,
+)
 from cometmq.broker.lite.checks import LiteChecks
 from cometmq.broker.lite.index import LiteIndex
 from cometmq.broker.lite.indexes import LiteIndexes
@@ -34,12 +38,19 @@ from cometmq.remoting.processors import Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
 
 _LITES_AT_ONCE: Final = 1_000
+_MAX_OBJECTS: Final = 1 + 2 * MAX_LITE_SUBSCRIPTIONS_OF_REQUEST
+"""Maximum number of objects in a body: each subscription may have an offset option."""
 _POLICY_MIN: Final = 1
 _POLICY_MAX: Final = 2
 _ADDS: Final = (LiteSubscriptionAction.PARTIAL_ADD, LiteSubscriptionAction.COMPLETE_ADD)
 
 
 def _changes(body: bytes) -> list[LiteSubscriptionDTO]:
+    if body.count(b"{") > _MAX_OBJECTS or body.count(b",") > MAX_LITE_SUBSCRIPTION_VALUES:
+        raise BodyError(
+            f"LiteSubscriptionCtlRequestBody: too many values; the maximum is {MAX_LITE_SUBSCRIPTIONS_OF_REQUEST} "
+            f"subscriptions and {MAX_LITE_SUBSCRIPTION_VALUES} commas"
+        )
     return decode_request(LiteSubscriptionCtlRequestBody, body, MAX_LITE_SUBSCRIPTION_BYTES).subscription_set or []
 
 
@@ -74,7 +85,7 @@ class LiteSubscriptionProcessor:
     @answers(
         RequestCode.LITE_SUBSCRIPTION_CTL,
         header=LiteSubscriptionCtlRequestHeader,
-        limits=("MAX_LITE_SUBSCRIPTION_BYTES", "MAX_LITE_SUBSCRIPTIONS_OF_REQUEST"),
+        limits=("MAX_LITE_SUBSCRIPTION_BYTES", "MAX_LITE_SUBSCRIPTION_VALUES", "MAX_LITE_SUBSCRIPTIONS_OF_REQUEST"),
         permission=needs_of_body(_needs, "each Topic and Group Sub"),
     )
     def change(
@@ -106,18 +117,18 @@ class LiteSubscriptionProcessor:
         return Response()
 
     def _change(self, connection: ServerConnection, change: LiteSubscriptionDTO) -> Iterator[None]:
-        known = self._subscriptions.clients.get(change.client_id)
-        if change.action is LiteSubscriptionAction.COMPLETE_REMOVE:
-            if known is not None:
+        known = self._subscriptions.clients.get((change.client_id, change.group))
+        if change.action not in _ADDS:
+            if known is None or known.index.parent != change.topic:
+                return
+            if change.action is LiteSubscriptionAction.COMPLETE_REMOVE:
                 self._subscriptions.remove(known)
-            return
-        if change.action is LiteSubscriptionAction.PARTIAL_REMOVE:
-            if known is not None and known.group == change.group and known.index.parent == change.topic:
+            else:
                 yield from self._take(known, change.lite_topic_set or ())
             return
         settings = self._check(change)
         if change.action is LiteSubscriptionAction.COMPLETE_ADD:
-            if known is not None and known.group == change.group and change.version < known.version:
+            if known is not None and change.version < known.version:
                 known.connection = connection
                 return
             yield from self._replace(connection, change, settings)
@@ -144,7 +155,7 @@ class LiteSubscriptionProcessor:
                 )
             return settings
         names = change.lite_topic_set or ()
-        known = self._subscriptions.clients.get(change.client_id)
+        known = self._subscriptions.clients.get((change.client_id, change.group))
         of_client = 0 if known is None else len(known.numbers)
         total = len(names) + (of_client if change.action is LiteSubscriptionAction.PARTIAL_ADD else 0)
         most = settings.client_quota
@@ -189,14 +200,18 @@ class LiteSubscriptionProcessor:
                 self._subscriptions.set_wildcard(client, True)
                 yield from self._all_ready(client)
             return
-        numbers: list[int] = []
-        for some in self._numbers(self._indexes.of(change.topic), change.lite_topic_set or []):
-            numbers += some
-            if len(some) == _LITES_AT_ONCE:
-                yield
-        client = self._client(connection, change)
-        self._subscriptions.set_wildcard(client, False)
-        yield from self._subscriptions.replace(client, numbers, settings)
+        index = self._indexes.of(change.topic)
+        with index.kept():
+            numbers: list[int] = []
+            for some in self._numbers(index, change.lite_topic_set or []):
+                numbers += some
+                if len(some) == _LITES_AT_ONCE:
+                    yield
+            if self._indexes.by_parent.get(change.topic) is not index:
+                raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, f"the topic [{change.topic}] was deleted")
+            client = self._client(connection, change)
+            self._subscriptions.set_wildcard(client, False)
+            yield from self._subscriptions.replace(client, numbers, settings)
 
     def _all_ready(self, client: LiteClient) -> Iterator[None]:
         for at, number in enumerate(client.index.names):
@@ -208,6 +223,8 @@ class LiteSubscriptionProcessor:
         client: LiteClient | None = None
         for some in self._numbers(self._indexes.of(change.topic), change.lite_topic_set or []):
             client = client or self._client(connection, change)
+            if not self._subscriptions.has(client):
+                return
             for number in some:
                 if change.offset_option is not None:
                     self._set_offset(client, number, change.offset_option)
@@ -258,16 +275,7 @@ class LiteSubscriptionProcessor:
 
     def _offset_by_time(self, index: LiteIndex, number: int, timestamp: int) -> int:
         """Return the offset of the first message of a lite topic that was stored at a time or later."""
-        first = self._indexes.first_entry_since(index, timestamp)
-        begin, end = index.extent(number)
-        low, high = begin, end
-        while low < high:
-            middle = (low + high) // 2
-            if index.entry(number, middle) < first:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return index.offset_at(number, self._indexes.first_entry_since(index, timestamp))
 
 
 def _ignore(_refusal: RefusedError | None) -> None:

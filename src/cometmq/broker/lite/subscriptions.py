@@ -65,6 +65,11 @@ class LiteClient:
         self.consumed_ms = NEVER_MS
         """Time of its last pop that returned messages."""
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """Its ID and its group."""
+        return self.client_id, self.group
+
     def is_reading(self, number: int) -> bool:
         """Return whether the client reads a lite topic."""
         return self.is_wildcard or number in self.numbers
@@ -79,7 +84,8 @@ class LiteSubscriptions:
     def __init__(self, clock: Clock, has_more: Callable[[LiteIndex, int, str], bool]) -> None:
         self._clock = clock
         self._has_more = has_more
-        self.clients: Final[dict[str, LiteClient]] = {}
+        self.clients: Final[dict[tuple[str, str], LiteClient]] = {}
+        """The clients by ID and group, so that no group can take a client from another one."""
         self._of: dict[LiteIndex, dict[int, list[LiteClient]]] = {}
         self._wildcard: dict[LiteIndex, dict[LiteClient, None]] = {}
         self.count = 0
@@ -114,23 +120,27 @@ class LiteSubscriptions:
     # --- clients ----------------------------------------------------------------------------------
     def client(self, client_id: str, group: str, index: LiteIndex, connection: ServerConnection | None) -> LiteClient:
         """Return a client, which is added if it is missing, and note that it is there."""
-        found = self.clients.get(client_id)
-        if found is not None and (found.group != group or found.index is not index):
+        found = self.clients.get((client_id, group))
+        if found is not None and found.index is not index:
             self.remove(found)
             found = None
         if found is None:
-            found = self.clients[client_id] = LiteClient(client_id, group, index)
+            found = self.clients[client_id, group] = LiteClient(client_id, group, index)
             self.changes += 1
         if connection is not None:
             found.connection = connection
         found.seen_at = self._clock.monotonic()
         return found
 
+    def has(self, client: LiteClient) -> bool:
+        """Return whether a client has not been removed."""
+        return self.clients.get(client.key) is client
+
     def remove(self, client: LiteClient) -> None:
         """Remove a client."""
-        if self.clients.get(client.client_id) is not client:
+        if not self.has(client):
             return
-        del self.clients[client.client_id]
+        del self.clients[client.key]
         self.changes += 1
         for number in client.numbers:
             self._take_from(client, number)
@@ -168,8 +178,8 @@ class LiteSubscriptions:
 
     # --- lite topics ------------------------------------------------------------------------------
     def add(self, client: LiteClient, number: int, settings: LiteGroup) -> None:
-        """Add a lite topic to a client; in an exclusive group, others lose it."""
-        if number in client.numbers:
+        """Add a lite topic to a client; in an exclusive group, others lose it. A removed client gets nothing."""
+        if number in client.numbers or not self.has(client):
             return
         clients = self._of.setdefault(client.index, {}).setdefault(number, [])
         lost = [other for other in clients if other.group == client.group] if settings.is_exclusive else []
@@ -216,6 +226,8 @@ class LiteSubscriptions:
             if at % _LITES_AT_ONCE == _LITES_AT_ONCE - 1:
                 yield
         for at, number in enumerate(wanted - client.numbers):
+            if not self.has(client):
+                return
             name = client.index.name(number)
             if settings.is_exclusive and name in client.evicted and self._has_other(client, number):
                 self.notify(client, name)  # it did not hear of this
