@@ -15,6 +15,8 @@ clients that subscribe to it, and wakes one that waits. A pop looks only at read
 ready again when a message arrives, when its messages are acknowledged or due, and when a client subscribes to it. So
 no wake-up is lost, and none costs more than the subscribers of one lite topic.
 
+An expired message (:mod:`.life_times`) ends a batch. Once it is the next one, it is ended without being handed out.
+
 Invariants.
 
 * The offsets of a lite topic have no gaps, and follow the order of the log.

@@ -26,6 +26,7 @@ from cometmq.broker.limits import (
 from cometmq.broker.lite.checks import LiteChecks
 from cometmq.broker.lite.holding import HeldLitePop, HeldLitePops
 from cometmq.broker.lite.index import NO_ENTRY, LiteIndex
+from cometmq.broker.lite.life_times import LiteLifeTimes
 from cometmq.broker.lite.name_table import NO_NAME
 from cometmq.broker.lite.progress import GroupProgress, LiteProgress
 from cometmq.broker.lite.subscriptions import LiteClient, LiteSubscriptions
@@ -95,6 +96,7 @@ class PopLiteProcessor:
         self._log = log
         self._progress = progress
         self._subscriptions = subscriptions
+        self._lives = LiteLifeTimes(broker)
         self.held: Final = HeldLitePops(broker.live, broker.clock, self._run_again)
         self._due: list[tuple[int, int, GroupProgress, int]] = []
         self._serials = count()
@@ -218,7 +220,7 @@ class PopLiteProcessor:
         flight = progress.ordered(number)
         if flight.is_locked(now_ms, attempt_id):
             return
-        if flight.dead(now_ms, self._failed.max_retries(progress.group)):
+        if flight.dead(now_ms, self._max_retries(progress)) or self._lives.ended(progress, number, flight):
             self._schedule_check(progress, number, now_ms)
             return
         self._log.check()
@@ -253,6 +255,7 @@ class PopLiteProcessor:
         again = sorted(flight.messages)
         next_offset = max(flight.next_offset, index.extent(number)[0])
         entry, at = NO_ENTRY, -1
+        may_end = self._lives.may_end(index.parent)
         while len(offsets) < most and size < most_bytes:
             is_again = bool(again)
             offset = again.pop(0) if is_again else next_offset
@@ -267,6 +270,8 @@ class PopLiteProcessor:
                 continue
             if offsets and size + len(record) > most_bytes:
                 break
+            if may_end and not is_again and self._lives.is_over(record):
+                break  # it is passed over when it is the first one
             offsets.append(offset)
             chunks.append(record)
             size += len(record)
@@ -405,9 +410,9 @@ class PopLiteProcessor:
             if progress.looks.get(number) != due_ms:
                 continue
             del progress.looks[number]
-            flight = progress.flights.get(number)
-            if flight is None:
+            if number not in progress.flights and not self._lives.may_end(progress.index.parent):
                 continue
+            flight = progress.ordered(number)
             if flight.is_locked(now_ms, ""):
                 self._schedule_check(progress, number, flight.next_due(now_ms))
                 continue
@@ -421,32 +426,49 @@ class PopLiteProcessor:
         self._set_alarm()
 
     def _bury(self, progress: GroupProgress, number: int, flight: OrderedMessages, now_ms: int) -> None:
-        """Store the due messages that have reached their maximum number of deliveries as dead letters.
+        """End the due messages that have reached their maximum number of deliveries, and the expired ones; store
+        their dead letters.
 
         :raises RefusedError: nothing can be stored now.
         """
-        dead = flight.dead(now_ms, self._failed.max_retries(progress.group))
-        if not dead:
+        over = self._lives.ended(progress, number, flight)
+        dead = {offset: handed.pop_time for offset, handed in flight.dead(now_ms, self._max_retries(progress))}
+        if not dead and not over:
             return
         self._turn.take_back()
         self._log.check()
-        topic = self._failed.dead_letter_topic(progress.group).topic_name
-        end = self._store.queue(topic, 0).next_offset
         name = lmq_name(progress.index.parent, progress.index.name(number))
         entries: list[AnyEntry] = []
+        if flight.messages:
+            dead |= {offset: flight.messages[offset].pop_time for offset in over}
+        else:
+            pop_time = max(now_ms, progress.floor_ms + 1)
+            dead = dict.fromkeys(over, pop_time)
+            times = [0] * len(over)
+            entries.append(PoppedInOrder(name, progress.group, 0, over, times, over[-1] + 1, pop_time, 0, ""))
+        passed = [] if self._lives.makes_dead_letters(progress.index.parent) else over
+        topic, end = "", 0
+        if len(passed) < len(dead):
+            topic = self._failed.dead_letter_topic(progress.group).topic_name
+            end = self._store.queue(topic, 0).next_offset
         copies: list[InnerMessage] = []
-        for offset, handed in dead:
-            record = self._record(progress, number, offset)
+        for offset, pop_time in sorted(dead.items()):
+            record = None if offset in passed else self._record(progress, number, offset)
             if record is None:
-                entries.append(Revived(name, progress.group, 0, handed.pop_time, offset, "", 0))
+                entries.append(Revived(name, progress.group, 0, pop_time, offset, "", 0))
                 continue
-            entries.append(Revived(name, progress.group, 0, handed.pop_time, offset, topic, end + len(copies)))
-            copy = dead_letter(record, topic, record.topic)
+            entries.append(Revived(name, progress.group, 0, pop_time, offset, topic, end + len(copies)))
+            copy = self._lives.letter(record, topic) if offset in over else dead_letter(record, topic, record.topic)
             text = PropertiesText(copy.properties).without(_INNER).text
             copies.append(msgspec.structs.replace(copy, properties=text))
-        self._log.put_with(entries, copies, partial(self._buried, progress, len(copies)))
+        self._log.put_with(entries, copies, partial(self._buried, progress, len(copies), len(passed)))
 
-    def _buried(self, progress: GroupProgress, count: int, refusal: RefusedError | None) -> None:
+    def _max_retries(self, progress: GroupProgress) -> int:
+        return self._failed.max_retries(progress.group)
+
+    def _buried(self, progress: GroupProgress, count: int, passed: int, refusal: RefusedError | None) -> None:
+        if refusal is None:
+            self._lives.passed(progress, passed)
         if refusal is None and self._stats.traffic is not None:
             for _ in range(count):
                 self._stats.traffic.died(progress.index.parent, progress.group)

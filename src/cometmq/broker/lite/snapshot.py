@@ -27,7 +27,7 @@ from cometmq.broker.lite.index import LiteIndex
 from cometmq.broker.lite.indexes import LiteIndexes
 from cometmq.broker.lite.progress import LiteProgress
 from cometmq.broker.lite.snapshot_file import VERSION, CopiedGroup, CopiedIndex, Saved, SavedIndex, encode, with_crc
-from cometmq.broker.pop.entries import AnyEntry, Forgotten, decode_entries
+from cometmq.broker.pop.entries import AnyEntry, Forgotten, Revived, decode_entries
 from cometmq.broker.pop.order import OrderedMessages
 from cometmq.broker.tables.table_file import set_aside
 from cometmq.checksum import crc32
@@ -85,11 +85,16 @@ class LiteSnapshot:
             self._progress.forget(parent, "")
         for entry in replay(self._store, position):
             if entry.topic.startswith(LMQ_PREFIX):
-                self._progress.replay(entry)
+                if not isinstance(entry, Revived) or self._has_copy(entry):
+                    self._progress.replay(entry)
             elif isinstance(entry, Forgotten):  # the index is newer: it has the messages of the topic's next life
                 self._progress.forget_offsets(entry.topic, entry.group)
         if self._indexes.count:
             _log.info("read %d lite topics; the POP log from offset %d", self._indexes.count, position)
+
+    def _has_copy(self, entry: Revived) -> bool:
+        """Return whether the log also contains the dead letter that must follow an entry."""
+        return not entry.copy_topic or entry.copy_offset < self._store.stored_end(entry.copy_topic, entry.copy_queue)
 
     def _load_file(self) -> int:
         queue = self._store.queue(POP_LOG_TOPIC, 0)

@@ -203,7 +203,7 @@ class ExpiredMessages:
             letters = []
             for one in missing:
                 record = decode_record(memoryview(result.chunks[one.chunk])[one.start : one.end], check_crc=False)
-                letters.append(_dead_letter(record, name, one.topic or topic))
+                letters.append(expired_letter(record, name, one.topic or topic))
             self._turn.put_together(letters, stored)
         except RefusedError as refused:
             if refused.code == ResponseCode.MESSAGE_ILLEGAL and len(missing) > 1:
@@ -289,12 +289,18 @@ def _properties(record: memoryview) -> bytes:
         return b""
 
 
+def end_of_life(record: memoryview) -> int | None:
+    """Return when the life of a message ends, in milliseconds since 1970, or ``None`` if it has no life time."""
+    properties = _properties(record)
+    return _number(_read_end(properties)) if _MARK in properties else None
+
+
 def _number(text: str | None) -> int | None:
     """Return the number in a property, or ``None`` if a client wrote something else there."""
     return int(text) if text and text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else None
 
 
-def _dead_letter(record: StoredRecord, name: str, topic: str) -> InnerMessage:
+def expired_letter(record: StoredRecord, name: str, topic: str) -> InnerMessage:
     """Return the dead letter for an expired message, which says why it is one and where the message was."""
     properties = dict(record.properties)
     properties.setdefault(RETRY_TOPIC, topic)
