@@ -228,6 +228,10 @@ class RequestCode(IntEnum):
     """A member of a set copies its master's account files of ACL 1.0; CometMQ's own code."""
     GET_SET_KEYS = 30047
     """A member of a set copies the keys that were set at run time; CometMQ's own code."""
+    GET_LITE_TOPICS = 30048
+    """A tool lists the lite topics of a parent topic; CometMQ's own code."""
+    EXPIRE_LITE_TOPICS = 30049
+    """A tool removes lite topics before they expire; CometMQ's own code."""
     PUT_QUOTA = 30050
     """A tool sets a quota for an account, address or group; CometMQ's own code."""
     GET_QUOTAS = 30051

@@ -56,6 +56,37 @@ async def test_what_cannot_be_set_is_refused_in_apaches_words(wire: Wire, attrib
     assert await attributes_of(wire) is None
 
 
+@pytest.mark.parametrize("is_new", [True, False])
+async def test_compaction_is_refused_by_name_with_the_alternative(wire: Wire, is_new: bool) -> None:
+    if not is_new:
+        assert (await change(wire, "+message.type=NORMAL")).code == 0
+    answer = await change(wire, "+cleanup.policy=COMPACTION")
+    assert answer.code == 1
+    assert (answer.remark or "").startswith("cleanup.policy=COMPACTION is not supported: an archive with a key index")
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept"),
+    [
+        ("+queue.type=SimpleCQ", {"queue.type": "SimpleCQ"}),
+        ("+cleanup.policy=DELETE", {"cleanup.policy": "DELETE"}),
+        ("+message.type=LITE,+lite.topic.expiration=43200", {"message.type": "LITE", "lite.topic.expiration": "43200"}),
+        ("+reserve.time=72", {"reserve.time": "72"}),
+    ],
+)
+async def test_each_attribute_of_apache_is_kept(wire: Wire, asked: str, kept: dict[str, str]) -> None:
+    assert (await change(wire, asked)).code == 0
+    assert await attributes_of(wire) == kept
+
+
+async def test_static_topics_are_refused_with_the_alternative(wire: Wire) -> None:
+    fields = {"topic": "Static", "defaultTopic": "TBW102", "readQueueNums": "2", "writeQueueNums": "2"}
+    fields |= {"perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false", "force": "false"}
+    answer = await wire.call(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, ext=fields, body=b"{}")
+    assert (answer.code, (answer.remark or "")[:34]) == (3, "static topics are not supported: a")
+    assert await attributes_of(wire, "Static") is None
+
+
 async def test_attributes_stay_until_they_are_changed(wire: Wire) -> None:
     assert (await change(wire, "+message.type=FIFO,+queue.type=SimpleCQ")).code == 0
     assert (await change(wire, None)).code == 0

@@ -14,6 +14,7 @@ from tests.cli.test_help import ALL
 
 from cometmq.broker.controller import Broker
 from cometmq.cli.dry_run import READING_ONLY, DryRunError
+from cometmq.client import Admin, Message, Producer
 from cometmq.namesrv.server import NameServer
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import RemotingCommand
@@ -22,6 +23,7 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "topic create": ("fresh --queues 3", ("fresh", "3 queues, permission rw")),
     "topic alter": ("orders --queues 4", ("read queues", "2", "4")),
     "topic delete": ("orders", ("orders", "2 queues, permission rw, 6 messages")),
+    "topic lite expire": ("sessions --prefix job-", ("job-1", "1 message")),
     "topic import": ("{document}", ("topic orders: write_queues", "2", "5")),
     "group create": ("fresh", ("fresh", "max retries 16")),
     "group alter": ("readers --max-retries 3", ("max retries", "16", "3")),
@@ -44,6 +46,7 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 READING_COMMANDS = {
     *("failover status", "topic list", "topic describe", "topic stats", "topic route", "topic export"),
+    *("topic lite list", "topic lite describe", "topic lite lag", "topic lite client"),
     *("group list", "group describe", "group offsets"),
     *("user list", "user show", "acl list", "acl show", "acl test", "quota list", "quota show"),
     *("cluster list", "cluster status", "cluster slaves", "broker config get", "broker config diff"),
@@ -108,6 +111,9 @@ async def test_a_dry_run_shows_old_and_new_and_changes_nothing(
     ):
         made = await run(*words.split())
         assert made.code == 0, (words, made.err)
+    async with Admin(servers[0].address) as admin, Producer("producers", servers[0].address) as producer:
+        await admin.create_lite_topic("sessions", queues=1)
+        await producer.send(Message("sessions", b"x", lite_topic="job-1"))
     (sent,) = ((await run("message", "at", "--topic", "orders", "--queue", "0", "--offset", "0", "-o", "json")).json(),)
     given = {"password": str(password), "offset_msg_id": sent["offset_msg_id"]}
     exported = (await run("topic", "export")).json()

@@ -59,6 +59,9 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_REMARK: Final = "not set any response code"
 """Apache's remark in some successful responses, which tools show."""
+_NO_STATIC_TOPICS: Final = (
+    "static topics are not supported: add brokers, and create the topic on all of them; drain a broker that is removed"
+)
 _FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 _PERM_BITS: Final = PERM_PRIORITY | PERM_READ | PERM_WRITE | PERM_INHERIT
 
@@ -141,6 +144,13 @@ class TopicAdmin:
         self._make(connection, changed)
         self._when_known(lambda answer: connection.respond(request, ended(answer)), Response())
         return None
+
+    @answers(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, permission=needs_topic(Action.CREATE))
+    def create_static(
+        self, _connection: ServerConnection, _request: Request[CreateTopicRequestHeader], _body: bytes
+    ) -> Response:
+        """Refuse: CometMQ has no static topics, whose logical queues move between brokers."""
+        return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=_NO_STATIC_TOPICS)
 
     def _changed(self, asked: TopicConfig, attribute_changes: str) -> TopicConfig:
         """Return a topic's configuration after a change.

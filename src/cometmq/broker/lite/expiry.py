@@ -8,7 +8,10 @@ in the end, and a lite topic without messages is removed once nobody subscribes 
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import LITE_DROPS_AT_ONCE
@@ -18,11 +21,24 @@ from cometmq.broker.lite.progress import LiteProgress
 from cometmq.broker.lite.snapshot import LiteSnapshot
 from cometmq.broker.lite.subscriptions import LiteSubscriptions
 from cometmq.broker.pop.entries import Forgotten
-from cometmq.broker.pop.pop_log import PopLog
+from cometmq.broker.pop.pop_log import Done, PopLog
 from cometmq.broker.slices import do_in_slices
 from cometmq.broker.tables.topic_attributes import lite_expiration
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.message.lite_names import lmq_name
+
+_COST_OF_REMOVAL: Final = 40
+_GROUPS_AT_COST: Final = 8
+"""Number of groups that cost as much as the comparison of a name."""
+
+
+class Need(enum.Enum):
+    """A reason to keep a lite topic."""
+
+    READ = "read"
+    """A client subscribes to it, or holds messages of it, or a message is just being stored."""
+    UNREAD = "unread"
+    """A group has not read all of its messages, or no group has read it."""
 
 
 class LiteExpiry:
@@ -80,24 +96,48 @@ class LiteExpiry:
             yield
 
     def _is_needed(self, index: LiteIndex, number: int) -> bool:
-        if not index.names.name(number) or self._subscriptions.is_read(index, number):
-            return True
-        if index.last(number) < index.base:
-            return False
+        return not index.names.name(number) or self.need(index, number) is not None
+
+    def need(self, index: LiteIndex, number: int) -> Need | None:
+        """Return the reason why a lite topic must not be removed without a person's consent, or ``None``."""
         groups = self._progress.of_parent(index.parent)
         known = [progress for progress in groups if progress.is_known(number)]
-        if not known or any(progress.has_more(number) or number in progress.flights for progress in known):
-            return True
-        return bool(self._subscriptions.groups_with_wildcard(index) - {progress.group for progress in known})
+        last = index.last(number)
+        if self._subscriptions.is_read(index, number) or any(number in progress.flights for progress in known):
+            return Need.READ
+        if last >= index.end - self._indexes.mark:  # it may be in the turn that is not stored yet
+            return Need.READ
+        if last < index.base:
+            return None
+        if not known or any(progress.has_more(number) for progress in known):
+            return Need.UNREAD
+        waiting = self._subscriptions.groups_with_wildcard(index) - {progress.group for progress in known}
+        return Need.UNREAD if waiting else None
 
-    def _remove(self, index: LiteIndex, number: int) -> None:
-        try:
-            self._log.check()
-        except RefusedError:
-            return
+    def may_remove(self, index: LiteIndex) -> bool:
+        """Return whether lite topics may be removed now: not while their snapshot is written or a long change holds
+        their numbers.
+        """
+        return not self._snapshot.is_saving and not index.keeps
+
+    @property
+    def cost(self) -> int:
+        """Return the cost of :meth:`need` and :meth:`remove` beside the messages, in comparisons of a name."""
+        return _COST_OF_REMOVAL + self._progress.group_count // _GROUPS_AT_COST
+
+    def remove(self, index: LiteIndex, number: int, done: Done) -> None:
+        """Remove a lite topic; ``done`` is called once this is stored.
+
+        :raises RefusedError: nothing can be stored now.
+        """
+        self._log.check()
         name = lmq_name(index.parent, index.name(number))
         self._log.add(Forgotten(name, "", 0, self._store.max_physical_offset))
-        self._log.when_stored(_ignore)
+        self._log.when_stored(done)
+
+    def _remove(self, index: LiteIndex, number: int) -> None:
+        with suppress(RefusedError):
+            self.remove(index, number, _ignore)
 
 
 def _ignore(_refusal: RefusedError | None) -> None:

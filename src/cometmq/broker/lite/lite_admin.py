@@ -41,6 +41,7 @@ from cometmq.remoting.lite.headers import (
 from cometmq.remoting.permissions import Action, needs_cluster, needs_group, needs_topic
 from cometmq.remoting.processors import Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
+from cometmq.store.message_store import MessageStore
 
 _AT_ONCE: Final = 2_000
 _WALKED_AT_ONCE: Final = 50
@@ -144,7 +145,9 @@ class LiteAdmin:
         if index is not None and number != NO_NAME:
             begin, end = index.extent(number)
             offset = TopicOffset(
-                min_offset=begin, max_offset=end, last_update_timestamp=self._stored_at(index, index.last(number))
+                min_offset=begin,
+                max_offset=end,
+                last_update_timestamp=stored_at(self._store, index, index.last(number)),
             )
             clients = self._subscriptions.of(index, number)[:MAX_LITE_LISTED]
         body = GetLiteTopicInfoResponseBody(
@@ -213,7 +216,7 @@ class LiteAdmin:
             body.lite_topic_offset_wrapper = OffsetWrapper(
                 broker_offset=end,
                 consumer_offset=offset,
-                last_timestamp=self._stored_at(index, progress.entry(number, offset - 1)),
+                last_timestamp=stored_at(self._store, index, progress.entry(number, offset - 1)),
             )
         return Response(body=encode_body(body))
 
@@ -237,7 +240,7 @@ class LiteAdmin:
             _keep(largest, (lag, number), most)
             _keep(oldest, (-entry, number), most)
         body.total_lag_count = total
-        body.earliest_unconsumed_timestamp = self._stored_at(index, first) if first != NO_ENTRY else -1
+        body.earliest_unconsumed_timestamp = stored_at(self._store, index, first) if first != NO_ENTRY else -1
         body.lag_count_top_k = yield from self._infos(index, progress, largest)
         body.lag_timestamp_top_k = yield from self._infos(index, progress, oldest)
         return Response(body=encode_body(body))
@@ -289,12 +292,13 @@ class LiteAdmin:
 
     def _unread_since(self, progress: GroupProgress, number: int) -> int:
         entry = progress.entry(number, progress.offset(number))
-        return self._stored_at(progress.index, entry) if entry != NO_ENTRY else -1
+        return stored_at(self._store, progress.index, entry) if entry != NO_ENTRY else -1
 
-    def _stored_at(self, index: LiteIndex, entry: int) -> int:
-        """Return the store time of an entry in milliseconds since 1970, or 0 if it is not known."""
-        record = None if entry == NO_ENTRY else self._store.decoded_at(index.log_offset(entry))
-        return 0 if record is None else record.store_timestamp
+
+def stored_at(store: MessageStore, index: LiteIndex, entry: int) -> int:
+    """Return the store time of an entry in milliseconds since 1970, or 0 if it is not known."""
+    record = None if entry == NO_ENTRY else store.decoded_at(index.log_offset(entry))
+    return 0 if record is None else record.store_timestamp
 
 
 def _keep(heap: list[tuple[int, int]], one: tuple[int, int], most: int) -> None:

@@ -109,6 +109,11 @@ class LiteProgress:
     def __iter__(self) -> Iterator[GroupProgress]:
         return iter(list(self._groups.values()))
 
+    @property
+    def group_count(self) -> int:
+        """Return the number of pairs of a group and a parent topic that it has read."""
+        return len(self._groups)
+
     def find(self, parent: str, group: str) -> GroupProgress | None:
         """Return a group's progress, or ``None`` if the group has never read the parent topic."""
         return self._groups.get((parent, group))

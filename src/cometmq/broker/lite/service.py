@@ -14,6 +14,7 @@ from cometmq.broker.lite.expiry import LiteExpiry
 from cometmq.broker.lite.index import LiteIndex
 from cometmq.broker.lite.indexes import LiteIndexes
 from cometmq.broker.lite.lite_admin import LiteAdmin
+from cometmq.broker.lite.lite_topics import LiteTopicAdmin
 from cometmq.broker.lite.pop_lite import PopLiteProcessor
 from cometmq.broker.lite.progress import LiteProgress
 from cometmq.broker.lite.snapshot import LiteSnapshot
@@ -48,7 +49,8 @@ class LiteService:
         self.indexes.on_arrival.append(self.subscriptions.arrived)
         broker.topics.on_change.append(self._topic_changed)
         admin = LiteAdmin(broker, self.indexes, self.progress, self.subscriptions, checks)
-        self.parts: Final[Iterable[object]] = (self.pops, control, admin)
+        topics = LiteTopicAdmin(broker, self.indexes, self.subscriptions, checks, self._expiry)
+        self.parts: Final[Iterable[object]] = (self.pops, control, admin, topics)
         """The objects that answer requests."""
 
     def _has_more(self, index: LiteIndex, number: int, group: str) -> bool:

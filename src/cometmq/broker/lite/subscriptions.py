@@ -105,6 +105,10 @@ class LiteSubscriptions:
         wildcard = self._wildcard.get(index)
         return [*found, *wildcard] if wildcard else list(found)
 
+    def count_of(self, index: LiteIndex, number: int) -> int:
+        """Return the number of clients that read a lite topic."""
+        return len(self._of.get(index, {}).get(number, ())) + len(self._wildcard.get(index, ()))
+
     def of_group(self, group: str) -> list[LiteClient]:
         """Return the clients of a group."""
         return [client for client in self.clients.values() if client.group == group]

@@ -60,6 +60,8 @@ _OF_MASTERS: Final = (
     RequestCode.GET_LITE_CLIENT_INFO,
     RequestCode.GET_LITE_GROUP_INFO,
     RequestCode.TRIGGER_LITE_DISPATCH,
+    RequestCode.GET_LITE_TOPICS,
+    RequestCode.EXPIRE_LITE_TOPICS,
 )
 """Requests that only a master handles."""
 

@@ -34,6 +34,7 @@ LITE: Final = "LITE"
 MESSAGE_TYPES: Final = ("UNSPECIFIED", "MIXED", "TRANSACTION", PRIORITY, "FIFO", "DELAY", LITE, "NORMAL")
 LITE_EXPIRATION: Final = "lite.topic.expiration"
 _LITE_EXPIRATION_MAX: Final = 43_200
+_COMPACTION: Final = "COMPACTION"
 LONG_MAX: Final = 2**63 - 1
 
 Check = Callable[[str], None]
@@ -67,10 +68,18 @@ def in_range(least: int, most: int) -> Check:
     return check
 
 
+def _cleanup_policy(value: str) -> None:
+    if value == _COMPACTION:
+        raise TopicAttributeError(
+            "cleanup.policy=COMPACTION is not supported: an archive with a key index keeps and finds a key's messages"
+        )
+    one_of("DELETE")(value)
+
+
 _CHECKS: Final[Mapping[str, Check]] = {
     MESSAGE_TYPE: one_of(*MESSAGE_TYPES),
     "queue.type": one_of("SimpleCQ"),
-    "cleanup.policy": one_of("DELETE"),
+    "cleanup.policy": _cleanup_policy,
     "reserve.time": in_range(-1, LONG_MAX),
     LITE_EXPIRATION: in_range(-1, _LITE_EXPIRATION_MAX),
     READ_ARCHIVE: one_of("on", _OFF),
@@ -112,6 +121,8 @@ def altered(
         if check is None:
             raise TopicAttributeError(f"unsupported key: {name}")
         if not is_new and name in unchangeable and attributes.get(name) != value:
+            if sign == "+" and value == _COMPACTION:
+                check(value)
             raise TopicAttributeError(f"attempt to update an unchangeable attribute. key: {name}")
         if sign == "+":
             check(value)

@@ -7,7 +7,7 @@ from typing import Final
 import click
 import msgspec
 
-from cometmq.cli.admin.changes import confirm_changes, yes_option
+from cometmq.cli.admin.changes import confirm_changes, parse_settings, yes_option
 from cometmq.cli.connection import administer, demand_group_name, namesrv_option
 from cometmq.cli.dry_run import dry_run_option, show_only
 from cometmq.cli.failures import WrongUseError
@@ -15,14 +15,27 @@ from cometmq.cli.names import GROUP
 from cometmq.cli.output import notify
 from cometmq.client.admin import Admin
 from cometmq.client.admin.changes import Change
-from cometmq.client.admin.group_settings import differences, groups_of_brokers
+from cometmq.client.admin.group_settings import (
+    as_change,
+    attributes_of,
+    differences,
+    groups_of_brokers,
+    settings_text,
+    with_attributes,
+)
 from cometmq.client.admin.several import chosen_masters
 from cometmq.errors import CometMQError
-from cometmq.quantity import quantity
 from cometmq.remoting.bodies import SubscriptionGroupConfig
 
 _retries: Final = click.IntRange(-1, 1000)
 _retry_queues: Final = click.IntRange(0, 64)
+_attribute_option = click.option(
+    "--attribute",
+    "attributes",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Attribute of RocketMQ 5, such as priority.factor=50 or lite.bind.topic=sessions. May be repeated.",
+)
 _cluster_option = click.option("--cluster", help="Use only the brokers in this cluster.")
 
 
@@ -46,34 +59,39 @@ class GroupExistsError(CometMQError):
     show_default=True,
     help="Number of queues in the group's retry topic.",
 )
+@_attribute_option
 @_cluster_option
 @dry_run_option
 @namesrv_option
-def create(group: str, max_retries: int, retry_queues: int, cluster: str | None, namesrv: str) -> None:
+def create(
+    group: str, max_retries: int, retry_queues: int, attributes: tuple[str, ...], cluster: str | None, namesrv: str
+) -> None:
     """Create a group on every broker.
 
     Brokers on which the group already exists with these settings are not changed. If it exists on a broker with
     different settings, the command fails and changes nothing.
     """
     demand_group_name(group)
-    wanted = SubscriptionGroupConfig(group_name=group, retry_max_times=max_retries, retry_queue_nums=retry_queues)
+    given = parse_settings(attributes)
+    wanted = with_attributes(
+        SubscriptionGroupConfig(group_name=group, retry_max_times=max_retries, retry_queue_nums=retry_queues), given
+    )
 
     async def work(admin: Admin) -> None:
         masters = await chosen_masters(admin, cluster, None)
         existing = await groups_of_brokers(admin, group, masters)
         for name, config in existing.items():
-            if differences(name, config, wanted):
+            if differences(name, config, with_attributes(wanted, attributes_of(config) | given)):
                 raise GroupExistsError(
-                    f"group {group} exists on {name} with max retries {config.retry_max_times} and "
-                    f"{quantity(config.retry_queue_nums, 'retry queue')}; nothing was created",
+                    f"group {group} exists on {name} with {settings_text(config)}; nothing was created",
                     next_step=f"change it with cometmq group alter {group}",
                 )
         missing = [name for name in masters if name not in existing]
-        settings = f"max retries {max_retries}, {quantity(retry_queues, 'retry queue')}"
-        if show_only(f"group {group}", [Change(name, group, None, settings) for name in missing]):
+        changes = [Change(name, group, None, settings_text(wanted)) for name in missing]
+        if show_only(f"group {group}", changes):
             return
         for name in missing:
-            await admin.create_group(wanted, broker_address=masters[name])
+            await admin.create_group(as_change(None, wanted), broker_address=masters[name])
         if missing:
             notify(f"Created group {group} on {', '.join(missing)}.")
         if existing:
@@ -89,6 +107,7 @@ def create(group: str, max_retries: int, retry_queues: int, cluster: str | None,
 @click.option(
     "--consume/--no-consume", default=None, help="Allow the group to consume messages, or prevent it from doing so."
 )
+@_attribute_option
 @_cluster_option
 @yes_option
 @dry_run_option
@@ -98,19 +117,23 @@ def alter(
     max_retries: int | None,
     retry_queues: int | None,
     consume: bool | None,
+    attributes: tuple[str, ...],
     cluster: str | None,
     yes: bool,
     namesrv: str,
 ) -> None:
     """Change a group after showing the old and new settings.
 
-    Other settings remain unchanged.
+    Other settings remain unchanged. --attribute NAME= removes an attribute.
     """
     demand_group_name(group)
     given = {"retry_max_times": max_retries, "retry_queue_nums": retry_queues, "consume_enable": consume}
     settings = {name: value for name, value in given.items() if value is not None}
-    if not settings:
-        raise WrongUseError("give a setting to change: --max-retries, --retry-queues, --consume, --no-consume")
+    given_attributes = parse_settings(attributes)
+    if not settings and not given_attributes:
+        raise WrongUseError(
+            "give a setting to change: --max-retries, --retry-queues, --consume, --no-consume, --attribute"
+        )
 
     async def work(admin: Admin) -> None:
         masters = await chosen_masters(admin, cluster, None)
@@ -119,12 +142,15 @@ def alter(
             raise CometMQError(
                 f"group {group} does not exist", next_step=f"create it with cometmq group create {group}"
             )
-        wanted = {name: msgspec.structs.replace(config, **settings) for name, config in existing.items()}
+        wanted = {
+            name: with_attributes(msgspec.structs.replace(config, **settings), given_attributes)
+            for name, config in existing.items()
+        }
         changes = [change for name in existing for change in differences(name, existing[name], wanted[name])]
         if confirm_changes(f"group {group}", changes, yes=yes):
             changed = sorted({change.broker for change in changes})
             for name in changed:
-                await admin.create_group(wanted[name], broker_address=masters[name])
+                await admin.create_group(as_change(existing[name], wanted[name]), broker_address=masters[name])
             notify(f"Changed group {group} on {', '.join(changed)}.")
 
     administer(namesrv, work)

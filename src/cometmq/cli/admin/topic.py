@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import click
 
+from cometmq.cli.admin.lite.topic_lite import lite
 from cometmq.cli.admin.topic_config import alter, create
 from cometmq.cli.admin.topic_delete import delete
 from cometmq.cli.admin.topic_transfer import export, import_settings
@@ -81,6 +82,7 @@ command.add_command(create)
 command.add_command(alter)
 command.add_command(export)
 command.add_command(import_settings)
+command.add_command(lite)
 
 
 command.add_command(delete)

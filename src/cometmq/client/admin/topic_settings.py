@@ -21,7 +21,7 @@ PERMISSIONS: Final = {"rw": PERM_READ | PERM_WRITE, "r": PERM_READ, "w": PERM_WR
 EXPIRED: Final = ("skip", "dead-letter")
 """The values of the attribute ``expired.messages``; the first one is the default."""
 _EXPIRED_MESSAGES: Final = "expired.messages"
-MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED")
+MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE", "MIXED")
 """The types of topics that can be chosen; a topic without a type is NORMAL."""
 MAX_QUEUES: Final = 65_535
 DEFAULT_QUEUES: Final = 8

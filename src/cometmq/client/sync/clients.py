@@ -442,6 +442,8 @@ class SyncAdmin(SyncClient[Admin]):
     lite_topic = blocking(Admin.lite_topic)
     lite_client = blocking(Admin.lite_client)
     lite_lag = blocking(Admin.lite_lag)
+    lite_topics = blocking(Admin.lite_topics)
+    expire_lite_topics = blocking(Admin.expire_lite_topics)
     reset_offset = blocking(Admin.reset_offset)
     message_by_id = blocking(Admin.message_by_id)
     query_message = blocking(Admin.query_message)

@@ -150,3 +150,35 @@ class GetLiteGroupInfoResponseBody(Body):
     lite_topic_offset_wrapper: OffsetWrapper | None = None
     lag_count_top_k: list[LiteLagInfo] = []
     lag_timestamp_top_k: list[LiteLagInfo] = []
+
+
+class LiteTopicInfo(Body):
+    """A lite topic in the response to GET_LITE_TOPICS."""
+
+    lite_topic: str
+    min_offset: int
+    max_offset: int
+    last_update_timestamp: int
+    """Store time of its last message in milliseconds since 1970, or 0 if it has none."""
+    subscribers: int
+    """Number of clients that read it."""
+
+
+class GetLiteTopicsResponseBody(Body):
+    """Response to GET_LITE_TOPICS (30048). The order is the broker's own; a page may have few lite topics, or none."""
+
+    lite_topics: list[LiteTopicInfo] = []
+    next_position: int = -1
+    """Position of the next page, or -1 after the last page."""
+
+
+class ExpireLiteTopicsResponseBody(Body):
+    """Response to EXPIRE_LITE_TOPICS (30049)."""
+
+    removed: int = 0
+    read: int = 0
+    """Number of lite topics that were kept because a client subscribes to them or holds messages of them."""
+    unread: int = 0
+    """Number of lite topics that were kept because a group has not read all of their messages."""
+    next_position: int = -1
+    """Position at which the next request continues, or -1 at the end."""

@@ -89,3 +89,26 @@ class TriggerLiteDispatchRequestHeader(Header):
     group: str
     client_id: str | None = None
     """The client whose lite topics are checked for messages; without it, all clients of the group."""
+
+
+class GetLiteTopicsRequestHeader(Header):
+    """Request header for GET_LITE_TOPICS (30048), a CometMQ extension."""
+
+    topic: str
+    prefix: str | None = None
+    position: Int64 = 0
+    """The ``next_position`` of the response before; 0 for the first page."""
+    max_num: Int32 = 1_000
+
+
+class ExpireLiteTopicsRequestHeader(Header):
+    """Request header for EXPIRE_LITE_TOPICS (30049), a CometMQ extension: one lite topic, or all with a prefix."""
+
+    topic: str
+    lite_topic: str | None = None
+    prefix: str | None = None
+    """An empty prefix means all lite topics of the parent topic."""
+    with_unread: bool = False
+    """Remove lite topics with messages that a group has not read, too."""
+    position: Int64 = 0
+    """The ``next_position`` of the response before; 0 for the first request."""

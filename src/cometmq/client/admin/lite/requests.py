@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from cometmq.client.admin.groups import GroupAdmin
+from cometmq.client.errors import BrokerError
 from cometmq.remoting.bodies import SubscriptionGroupConfig, TopicConfig
-from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.lite.bodies import (
+    ExpireLiteTopicsResponseBody,
     GetLiteClientInfoResponseBody,
     GetLiteGroupInfoResponseBody,
     GetLiteTopicInfoResponseBody,
+    GetLiteTopicsResponseBody,
     GetParentTopicInfoResponseBody,
+    LiteTopicInfo,
 )
 from cometmq.remoting.lite.headers import (
+    ExpireLiteTopicsRequestHeader,
     GetLiteClientInfoRequestHeader,
     GetLiteGroupInfoRequestHeader,
     GetLiteTopicInfoRequestHeader,
+    GetLiteTopicsRequestHeader,
     GetParentTopicInfoRequestHeader,
 )
 
 T = TypeVar("T")
+
+_TRIES: Final = 20
+_BUSY_S: Final = 0.5
+"""Time after which a broker that is saving its lite topics is asked again."""
 
 MAX_NAMES: Final = 1_000
 """Maximum number of a client's lite topics in a response."""
@@ -124,6 +135,80 @@ class LiteAdmin(GroupAdmin):
         return await self._of_each(
             topic, lambda address: self._ask(GetLiteGroupInfoResponseBody, address, code, header, doing)
         )
+
+    async def lite_topics(
+        self, topic: str, *, prefix: str = "", skip: int = 0, limit: int = 1_000
+    ) -> dict[str, list[LiteTopicInfo]]:
+        """Return the lite topics whose names begin with a prefix, in the order of each broker. Only CometMQ's brokers
+        support this.
+
+        :param skip: number of lite topics to leave out, broker after broker.
+        :param limit: maximum number of lite topics in all; 0 for all.
+        :raises BrokerError: code 29: the topic is not of the type LITE; code 3: the broker is Apache's.
+        """
+        end = skip + limit if limit else None
+        seen = 0
+        found: dict[str, list[LiteTopicInfo]] = {}
+        for name, address in sorted((await self._brokers_of(topic)).items()):
+            mine = found.setdefault(name, [])
+            position = 0
+            while position >= 0 and (end is None or seen < end):
+                most = MAX_NAMES if end is None else min(MAX_NAMES, end - seen)
+                header = GetLiteTopicsRequestHeader(topic, prefix, position, most)
+                code, doing = RequestCode.GET_LITE_TOPICS, f"listing the lite topics of {topic}"
+                position = -1
+                with self._noting_unanswered():
+                    page = await self._ask(GetLiteTopicsResponseBody, address, code, header, doing)
+                    mine += page.lite_topics[max(skip - seen, 0) :]
+                    seen += len(page.lite_topics)
+                    position = page.next_position
+        return found
+
+    async def expire_lite_topics(
+        self, topic: str, lite_topic: str | None = None, *, prefix: str | None = None, with_unread: bool = False
+    ) -> dict[str, ExpireLiteTopicsResponseBody]:
+        """Remove one lite topic, or all whose names begin with a prefix, without waiting for their expiration. Only
+        CometMQ's brokers support this. Lite topics to which a client subscribes, or whose messages a client holds, are
+        kept.
+
+        :param with_unread: remove lite topics with messages that a group has not read, too; the messages are lost for
+            groups of lite topics.
+        :raises ValueError: both or neither of a lite topic and a prefix are given.
+        :raises BrokerError: code 29: the topic is not of the type LITE; code 3: the broker is Apache's.
+        """
+        if (lite_topic is None) == (prefix is None):
+            raise ValueError("give either a lite topic or a prefix")
+        return await self._of_each(
+            topic, lambda address: self._expire(address, topic, lite_topic, prefix, with_unread=with_unread)
+        )
+
+    async def _expire(
+        self, address: str, topic: str, lite_topic: str | None, prefix: str | None, *, with_unread: bool
+    ) -> ExpireLiteTopicsResponseBody:
+        total = ExpireLiteTopicsResponseBody(next_position=0)
+        tries = _TRIES
+        while total.next_position >= 0:
+            header = ExpireLiteTopicsRequestHeader(topic, lite_topic, prefix, with_unread, total.next_position)
+            try:
+                part = await self._ask(
+                    ExpireLiteTopicsResponseBody,
+                    address,
+                    RequestCode.EXPIRE_LITE_TOPICS,
+                    header,
+                    f"removing lite topics of {topic}",
+                )
+            except BrokerError as error:
+                if error.code != ResponseCode.SYSTEM_BUSY or not tries:
+                    raise
+                tries -= 1
+                await asyncio.sleep(_BUSY_S)
+                continue
+            tries = _TRIES
+            total.removed += part.removed
+            total.read += part.read
+            total.unread += part.unread
+            total.next_position = part.next_position
+        return total
 
     async def _of_each(self, topic: str, ask: Callable[[str], Awaitable[T]]) -> dict[str, T]:
         """Ask all brokers of a topic."""
