@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +19,9 @@ import msgspec
 
 from cometmq.broker.lite.indexes import LiteIndexes
 from cometmq.broker.lite.name_table import NO_NAME
+from cometmq.broker.lite.snapshot_file import array_header, with_crc
 from cometmq.broker.lite.subscriptions import LiteClient, LiteSubscriptions
+from cometmq.broker.slices import batches
 from cometmq.broker.tables.group_attributes import LiteGroup
 from cometmq.broker.tables.table_file import set_aside
 from cometmq.checksum import crc32
@@ -29,6 +32,8 @@ _log = logging.getLogger(__name__)
 
 _VERSION: Final = 1
 _NAMES_AT_ONCE: Final = 5_000
+_CLIENTS_AT_ONCE: Final = 100
+_encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class SavedClient(msgspec.Struct, array_like=True):
@@ -106,15 +111,21 @@ class LiteClientFile:
                 room = _NAMES_AT_ONCE
                 await asyncio.sleep(0)
         try:
-            await in_thread(self._write, SavedClients(_VERSION, clients))
+            await in_thread(self._write, clients)
         except OSError as error:
             _log.warning("cannot save the subscriptions to lite topics in %s: %s", self._path, error)
         else:
             self._saved = changes
 
-    def _write(self, saved: SavedClients) -> None:
-        data = msgspec.msgpack.encode(saved)
-        replace_file(self._path, [(crc32(data) & 0xFFFFFFFF).to_bytes(4, "big"), data])
+    def _write(self, clients: list[SavedClient]) -> None:
+        replace_file(self._path, with_crc(_encoded(clients)))
+
+
+def _encoded(clients: list[SavedClient]) -> Iterator[bytes]:
+    """Yield the pieces of encoded :class:`SavedClients`; one call for all would hold Python's lock for too long."""
+    yield array_header(2) + _encode(_VERSION) + array_header(len(clients))
+    for some in batches(clients, _CLIENTS_AT_ONCE):
+        yield b"".join(map(_encode, some))
 
 
 def _saved(client: LiteClient) -> SavedClient:

@@ -107,7 +107,7 @@ class CopiedIndex:
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
-def _array(count: int) -> bytes:
+def array_header(count: int) -> bytes:
     """Return what precedes the elements of an array."""
     return b"\xdd" + count.to_bytes(4, "big")
 
@@ -119,16 +119,16 @@ def _binary(pieces: list[bytes]) -> Iterator[bytes]:
 
 def encode(pop_position: int, log_end: int, indexes: list[CopiedIndex]) -> Iterator[bytes]:
     """Yield the pieces of an encoded :class:`Saved`."""
-    yield _array(4) + _encode(VERSION) + _encode(pop_position) + _encode(log_end) + _array(len(indexes))
+    yield array_header(4) + _encode(VERSION) + _encode(pop_position) + _encode(log_end) + array_header(len(indexes))
     for index in indexes:
-        yield _array(9) + _encode(index.parent) + _encode(index.ends)
+        yield array_header(9) + _encode(index.parent) + _encode(index.ends)
         for pieces in index.arrays:
             yield from _binary(pieces)
-        yield _array(len(index.groups))
+        yield array_header(len(index.groups))
         for group in index.groups:
-            yield _array(4) + _encode(group.group)
+            yield array_header(4) + _encode(group.group)
             yield from _binary(group.offsets)
-            yield _array(len(group.flights))
+            yield array_header(len(group.flights))
             for some in batches(group.flights, _FLIGHTS):
                 yield b"".join(
                     _encode(SavedFlight(number, flight.next_offset, flight.messages, flight.attempts))
