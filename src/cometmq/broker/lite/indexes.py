@@ -21,6 +21,7 @@ from cometmq.broker.lite.name_table import NO_NAME
 from cometmq.broker.tables.topic_attributes import is_lite
 from cometmq.broker.tables.topics import TopicConfigManager
 from cometmq.broker.turn.targets import RefusedError
+from cometmq.limits import MAX_PROPERTIES_BYTES
 from cometmq.message.layout import BODY_AT, BODY_LENGTH_BYTES, HOSTS_V6, RECORD
 from cometmq.message.lite_names import check_lite_topic, lmq_name
 from cometmq.message.properties import (
@@ -38,6 +39,8 @@ from cometmq.store.queue.consume_queue import UNIT_DTYPE
 _log = logging.getLogger(__name__)
 
 _INNER: Final = frozenset({INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET})
+_PLACE_BYTES: Final = len(INNER_MULTI_DISPATCH) + len(INNER_MULTI_QUEUE_OFFSET) + 24
+"""Length of the properties of a message's place, without the name of the lite topic's queue."""
 _UNITS_AT_ONCE: Final = 50_000
 _READ_AT_ONCE: Final = 5_000
 _SYS_FLAG: Final = RECORD.struct("sys_flag").unpack_from
@@ -66,7 +69,7 @@ class LiteIndexes:
         self._added: list[tuple[LiteIndex, int]] = []
         """For each message of the current turn: its index, and the last entry of its lite topic before."""
         self._unread: deque[tuple[int, LiteIndex, int, int]] = deque()
-        """Messages that subscribers have not heard of: log offset, index, lite topic and entry."""
+        """Messages that subscribers have not heard of: log offset (ascending), index, lite topic and entry."""
         self.on_arrival: Final[list[Arrived]] = []
         store.batch.on_stored.append(self._stored)
         store.batch.on_arrival.append(self._arrived)
@@ -102,30 +105,50 @@ class LiteIndexes:
         number = index.find(name)
         if number != NO_NAME:
             return number
+        self._check_room()
+        return index.add(name)
+
+    def _check_room(self) -> None:
         most = self.most
         if self.count >= most:
             raise RefusedError(
                 ResponseCode.LMQ_QUOTA_EXCEEDED,
                 f"[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]lmq consume queue num exceeded: {most} lite topics",
             )
-        return index.add(name)
 
     # --- messages ---------------------------------------------------------------------------------
-    def place(self, topic: str, properties: str) -> tuple[str, Placed] | None:
+    def check_later(self, topic: str, properties: str) -> None:
+        """Check that a message that waits first can be placed later.
+
+        :raises RefusedError: the name is not allowed, there are too many lite topics, or the properties are too long.
+        """
+        name = _name(PropertiesText(properties))
+        if not name:
+            return
+        if len(properties.encode()) + len(lmq_name(topic, name).encode()) + _PLACE_BYTES > MAX_PROPERTIES_BYTES:
+            raise RefusedError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "the message is illegal: its properties, with those of its place in the lite topic, exceed 32KB.",
+            )
+        index = self.of(topic)
+        if index.find(name) == NO_NAME:
+            self._check_room()
+
+    def place(self, topic: str, properties: str, *, is_promised: bool = False) -> tuple[str, Placed] | None:
         """Give a message its offset in its lite topic; return its new properties and its place, or ``None`` if it
         belongs to no lite topic.
 
+        :param is_promised: True if the message was acknowledged before, so that it is stored in any case.
         :raises RefusedError: the name is not allowed, or there are too many lite topics.
         """
         text = PropertiesText(properties)
-        name = text.get(LITE_TOPIC)
+        name = _name(text)
         if not name:
             return None
-        wrong = check_lite_topic(name)
-        if wrong is not None:
-            raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal, {wrong}")
         index = self.of(topic)
-        number = self.add(index, name)
+        number = index.find(name)
+        if number == NO_NAME:
+            number = index.add(name) if is_promised else self.add(index, name)
         if "INNER_MULTI_" in properties:
             text = text.without(_INNER)
         return (
@@ -159,28 +182,24 @@ class LiteIndexes:
         if not added:
             return
         self._added = []
-        ends: dict[LiteIndex, int] = {}
+        entries: dict[LiteIndex, int] = {}
         for index, _ in added:
-            ends[index] = ends.get(index, 0) + 1
-        for index, count in ends.items():
-            for entry in range(index.end - count, index.end):
-                self._unread.append((index.log_offset(entry), index, index.owner(entry), entry))
+            entries[index] = entries.get(index, index.end) - 1
+        for index, _ in added:  # in the order of the log
+            entry = entries[index]
+            entries[index] = entry + 1
+            self._unread.append((index.log_offset(entry), index, index.owner(entry), entry))
 
     def _arrived(self, _queues: Iterable[ConsumeQueue]) -> None:
         unread = self._unread
         if not unread:
             return
         end = self._store.readable_end
-        later: list[tuple[int, LiteIndex, int, int]] = []
-        while unread:
-            log_offset, index, number, entry = one = unread.popleft()
-            if log_offset >= end:
-                later.append(one)
-                continue
+        while unread and unread[0][0] < end:
+            _, index, number, entry = unread.popleft()
             if number >= 0 and entry >= index.base and index.owner(entry) == number:
                 for arrived in self.on_arrival:
                     arrived(index, number)
-        unread.extend(later)
 
     def first_entry_since(self, index: LiteIndex, timestamp: int) -> int:
         """Return the first entry that was stored at a time (in milliseconds since 1970) or later."""
@@ -236,6 +255,18 @@ class LiteIndexes:
         elif index.next_offset(number) != offset:  # it was removed and made again, or retention deleted its messages
             index.restart(number, offset)
         index.append(number, log_offset)
+
+
+def _name(text: PropertiesText) -> str:
+    """Return the lite topic among a message's properties, or an empty text.
+
+    :raises RefusedError: the name is not allowed.
+    """
+    name = text.get(LITE_TOPIC)
+    wrong = check_lite_topic(name) if name else None
+    if wrong is not None:
+        raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal, {wrong}")
+    return name or ""
 
 
 def read_lite(record: bytes | memoryview) -> tuple[bytes, int] | None:

@@ -279,6 +279,8 @@ class SendMessageProcessor:
         for detour in self._detours if properties.detour is not None else ():
             parked = detour(message, properties.detour or {})
             if parked is not None:
+                if target.is_lite and self._turn.lite is not None:
+                    self._turn.lite.check_later(message.topic, message.properties)
                 message = parked
                 break
         if properties.life is not None and not header.topic.startswith(RETRY_PREFIX):

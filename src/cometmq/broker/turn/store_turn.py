@@ -40,7 +40,7 @@ from typing import Any, Final, Protocol
 
 from cometmq.broker.limits import MAX_TURN_BYTES
 from cometmq.broker.statistics.stats import BrokerStats, Counted
-from cometmq.broker.statistics.traffic import DELAY, FIFO, NORMAL, SMALL_BYTES
+from cometmq.broker.statistics.traffic import DELAY, FIFO, NORMAL, SMALL_BYTES, TRANSACTION
 from cometmq.broker.turn.answers import PendingSend, PlainAnswers
 from cometmq.broker.turn.inner_message import InnerMessage, Stored, read_properties
 from cometmq.broker.turn.targets import RefusedError, SendTarget, SendTargets
@@ -85,9 +85,16 @@ class LiteMessages(Protocol):
     def mark(self) -> int:
         """A point in the turn, for :meth:`take_back_to`."""
 
-    def place(self, topic: str, properties: str) -> tuple[str, Any] | None:
+    def check_later(self, topic: str, properties: str) -> None:
+        """Check that a message that waits first can be placed later.
+
+        :raises RefusedError: it cannot be stored.
+        """
+
+    def place(self, topic: str, properties: str, *, is_promised: bool) -> tuple[str, Any] | None:
         """Return a message's new properties and its place, or ``None`` if it belongs to no lite topic.
 
+        :param is_promised: True if the message was acknowledged before.
         :raises RefusedError: it cannot be stored.
         """
 
@@ -278,7 +285,7 @@ class StoreTurn:
             target = self._targets.inner(message.topic)
             text, placed = message.properties, None
             if target.is_lite and self.lite is not None:
-                found = self.lite.place(message.topic, text)
+                found = self.lite.place(message.topic, text, is_promised=kind in (DELAY, TRANSACTION))
                 if found is not None:
                     text, placed = found
             properties = text.encode()
