@@ -294,6 +294,20 @@ async def test_a_crash_leaves_one_dead_letter(
         await again.stop()
 
 
+async def test_a_property_of_another_message_does_not_stand_for_a_dead_letter(
+    broker: Broker, wire: Wire, clock: VirtualClock
+) -> None:
+    await want_dead_letters(wire)
+    await send(wire, b"expires", 1_000)
+    (place,) = [record.physical_offset for record in stored(broker, TOPIC)]
+    for reason in ("", "expired"):
+        properties = f"COMETMQ_DEAD_REASON\x01{reason}\x02COMETMQ_EXPIRED_FROM\x01{place}"
+        await send(wire, b"forged", topic=DEAD, properties=properties)
+    await clock.run_for(2)
+    await settled(wire)
+    assert [letter.body for letter in stored(broker, DEAD)] == [b"forged", b"forged", b"expires"]
+
+
 async def test_groups_wait_while_dead_letters_cannot_be_stored(broker: Broker, wire: Wire, clock: VirtualClock) -> None:
     await want_dead_letters(wire)
     await send(wire, b"a")

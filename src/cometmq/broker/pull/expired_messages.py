@@ -59,6 +59,9 @@ _log = logging.getLogger(__name__)
 
 _MARK: Final = property_mark(EXPIRES_MS).encode()
 _SIZE_AND_PLACES: Final = RECORD.struct("size", "queue_offset", "physical_offset").unpack_from
+_IDENTITY: Final = RECORD.struct("body_crc", "born_timestamp").unpack_from
+_WAITS: Final = (-1, -1)
+"""Stands for a dead letter that is not stored yet."""
 _OF_LETTERS: Final[tuple[str, ...]] = (RETRY_TOPIC, ORIGIN_MESSAGE_ID, DEAD_REASON, EXPIRED_FROM)
 _MAX_DIGITS: Final = 18
 _read_end: Final = property_reader(EXPIRES_MS)
@@ -78,6 +81,8 @@ class _Expired(msgspec.Struct, frozen=True, gc=False):
     end: int
     queue_offset: int
     physical_offset: int
+    identity: tuple[int, int]
+    """What it has in common with its dead letter: the CRC of the body, and the time at which it was sent."""
     topic: str | None
     """The topic to which it was sent, if it is a retry."""
 
@@ -93,8 +98,9 @@ class ExpiredMessages:
         self._turn = broker.turn
         self._clock = broker.clock
         self._traffic = broker.stats.traffic
-        self._dead: OrderedDict[str, dict[int, bool]] = OrderedDict()
-        """For each group: the log offsets of expired messages, and whether their dead letters are stored."""
+        self._dead: OrderedDict[str, dict[int, tuple[int, int]]] = OrderedDict()
+        """For each group: the log offsets of expired messages, and the identity of their dead letters, or ``_WAITS``.
+        A producer could put the log offset of another message into a property; the identity shows it."""
         self._is_refused = False
 
     def may_expire(self, topic: str, group: str) -> bool:
@@ -121,16 +127,16 @@ class ExpiredMessages:
         passed: dict[str, int] = {}
         wait_for: _Expired | None = None
         missing: list[_Expired] = []
-        dead: dict[int, bool] | None = None
+        dead: dict[int, tuple[int, int]] | None = None
         for one in expired:
             origin = one.topic or topic
             if self._makes_dead_letters(origin):
                 dead = self._known_dead(group) if dead is None else dead
-                is_stored = dead.get(one.physical_offset)
-                if is_stored is None:
-                    missing.append(one)
-                if not is_stored:
+                known = dead.get(one.physical_offset)
+                if known != one.identity:
                     wait_for = wait_for or one
+                    if known != _WAITS:
+                        missing.append(one)
             if wait_for is None:
                 passed[origin] = passed.get(origin, 0) + 1
         if missing:
@@ -157,24 +163,27 @@ class ExpiredMessages:
                 properties = _properties(view[start : start + size])
                 end_ms = _number(_read_end(properties)) if _MARK in properties else None
                 if end_ms is not None and end_ms <= now_ms:
+                    identity = _IDENTITY(view, start)
                     found.append(
-                        _Expired(number, start, start + size, offset, physical_offset, _read_topic(properties))
+                        _Expired(
+                            *(number, start, start + size, offset, physical_offset, identity, _read_topic(properties))
+                        )
                     )
                 start += size
         return found
 
     # --- dead letters -----------------------------------------------------------------------------
-    def _known_dead(self, group: str) -> dict[int, bool]:
+    def _known_dead(self, group: str) -> dict[int, tuple[int, int]]:
         """Return the log offsets of a group's expired messages that have dead letters, among the newest ones."""
         known = self._dead.get(group)
         if known is None:
-            known = self._dead[group] = dict.fromkeys(self._read_dead(group), True)
+            known = self._dead[group] = dict(self._read_dead(group))
             if len(self._dead) > MAX_GROUPS_WITH_EXPIRED:
                 self._dead.popitem(last=False)
         self._dead.move_to_end(group)
         return known
 
-    def _read_dead(self, group: str) -> Iterator[int]:
+    def _read_dead(self, group: str) -> Iterator[tuple[int, tuple[int, int]]]:
         name = dlq_topic(group)
         if self._topics.get(name) is None:
             return
@@ -184,8 +193,8 @@ class ExpiredMessages:
             unit = queue.unit(offset)
             view = None if unit is None else self._store.view(unit[0], unit[1])
             origin = None if view is None else _number(_read_origin(_properties(view)))
-            if origin is not None:
-                yield origin
+            if origin is not None and view is not None:
+                yield origin, _IDENTITY(view)
 
     def _store_dead_letters(
         self, result: GetResult, missing: list[_Expired], topic: str, group: str, again: Again
@@ -194,7 +203,7 @@ class ExpiredMessages:
         if self._live.current.broker_role == SLAVE:
             return
         dead = self._known_dead(group)
-        dead.update((one.physical_offset, False) for one in missing)
+        dead.update((one.physical_offset, _WAITS) for one in missing)
         for place in list(islice(dead, max(len(dead) - MAX_KNOWN_EXPIRED, 0))):
             del dead[place]
         stored = partial(self._stored, group, topic, missing, again)
@@ -213,7 +222,7 @@ class ExpiredMessages:
                 _log.error(
                     "an expired message of %s cannot become a dead letter and is passed over: %s", topic, refused
                 )
-                dead[missing[0].physical_offset] = True
+                dead[missing[0].physical_offset] = missing[0].identity
                 self._clock.call_later(0, again)
             else:
                 stored(refused)
@@ -231,7 +240,7 @@ class ExpiredMessages:
             self._clock.call_later(EXPIRED_AGAIN_SECONDS, again)
             return
         self._is_refused = False
-        dead.update((one.physical_offset, True) for one in letters)
+        dead.update((one.physical_offset, one.identity) for one in letters)
         if self._traffic is not None:
             for one in letters:
                 self._traffic.died(one.topic or topic, group)
