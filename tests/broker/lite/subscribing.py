@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.broker.wire import Wire, records
 
+from cometmq.broker.controller import Broker
 from cometmq.message.pop_info import ORDER_REVIVE_QUEUE, ReceiptHandle
 from cometmq.message.properties import INNER_MULTI_QUEUE_OFFSET, LITE_TOPIC
 from cometmq.message.record import StoredRecord
@@ -20,6 +21,7 @@ from cometmq.remoting.lite.bodies import (
 )
 from cometmq.remoting.lite.headers import PopLiteMessageRequestHeader
 from cometmq.remoting.pop_headers import AckMessageRequestHeader, ChangeInvisibleTimeRequestHeader
+from cometmq.testing import settle
 
 PARENT = "Sessions"
 GROUP = "readers"
@@ -54,6 +56,13 @@ async def send(wire: Wire, lite: str, *bodies: bytes, topic: str = PARENT, **fie
     for body in bodies:
         answer = await wire.send(topic, body, properties=f"KEYS\x01k\x02{LITE_TOPIC}\x01{lite}", **fields)
         assert answer.code == 0, answer
+
+
+async def expire(broker: Broker) -> None:
+    """Look for idle lite topics now."""
+    (work,) = [work for name, _, work in broker.lite.periodic_work() if name == "expire lite topics"]
+    work()
+    await settle()
 
 
 class Got:

@@ -13,13 +13,13 @@ from itertools import groupby
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
-from tests.broker.lite.subscribing import PARENT, Got, Reader, bodies, got, make_group, make_parent, send
+from tests.broker.lite.subscribing import PARENT, Got, Reader, bodies, expire, got, make_group, make_parent, send
 from tests.broker.machine import BrokerMachine
 from tests.broker.wire import Wire, records
 
 from cometmq.broker.lite.name_table import NO_NAME
 from cometmq.remoting.codes import RequestCode
-from cometmq.testing import VirtualClock, settle
+from cometmq.testing import VirtualClock
 
 GROUP_OF = {"c1": "shared", "c2": "shared", "e1": "sole", "e2": "sole", "w": "wild"}
 GROUPS = {"shared": {}, "sole": {"model": "Exclusive"}, "wild": {"wildcard": "true"}}
@@ -288,9 +288,7 @@ class LiteMachine(BrokerMachine):
                 await self.all_read()
             await self.clock.skip(IDLE_S)
             await self.resolved()
-            (expire,) = [work for name, _, work in self.running.lite.periodic_work() if name == "expire lite topics"]
-            expire()
-            await settle()
+            await expire(self.running)
 
         self.run(work())
         index = self.running.lite.indexes.of(PARENT)

@@ -6,18 +6,12 @@ from pathlib import Path
 
 import pytest
 from tests.broker.conftest import ConnectTo, StartBroker
-from tests.broker.lite.subscribing import PARENT, Reader, bodies, make_group, make_parent, send
+from tests.broker.lite.subscribing import PARENT, Reader, bodies, expire, make_group, make_parent, send
 from tests.broker.snapshots import copy_store
 
 from cometmq.broker.controller import Broker
 from cometmq.remoting.codes import RequestCode
-from cometmq.testing import VirtualClock, settle
-
-
-async def expire(broker: Broker) -> None:
-    (work,) = [work for name, _, work in broker.lite.periodic_work() if name == "expire lite topics"]
-    work()
-    await settle()
+from cometmq.testing import VirtualClock
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import cast
 
-from tests.broker.lite.subscribing import Reader, bodies, make_group, make_parent, send
+from tests.broker.lite.subscribing import Reader, bodies, expire, make_group, make_parent, send
 from tests.broker.replication.following import connect, copied
 from tests.broker.wire import Wire
 
@@ -91,4 +91,32 @@ async def test_messages_after_a_promotion_are_not_hidden_by_what_was_read_before
         await send(reader.wire, "a", b"newer")
         await reader.sync("a")
         assert bodies(await reader.pop()) == [b"new", b"newer"]
+        await reader.wire.close()
+
+
+async def test_a_promoted_slave_keeps_what_a_group_has_not_read_though_its_entries_are_deleted(
+    clock: VirtualClock,
+) -> None:
+    async with Cluster(slaves=1, clock=clock, broker_keys=KEYS) as cluster:
+        wire = await connect(cluster.broker(0))
+        await make_parent(wire, attributes="+message.type=LITE,+lite.topic.expiration=60")
+        for group in ("readers", "others"):
+            await make_group(wire, group)
+        await copied(cluster)
+        readers, others = (Reader(wire, clock, name, name) for name in ("readers", "others"))
+        for reader in (readers, others):
+            await reader.sync("a")
+        await send(wire, "a", b"read")
+        await readers.ack(*await readers.pop())
+        await fill_and_delete(cluster, wire, FILE_BYTES)
+        await send(wire, "a", b"unread")
+        found = await others.pop()
+        await others.ack(*found)
+        await wire.close()
+        reader = await promoted(cluster)
+        reader.group = "readers"
+        await clock.skip(7_200)
+        await expire(cluster.broker(0))
+        await reader.sync("a")
+        assert bodies(await reader.pop()) == [b"unread"]
         await reader.wire.close()

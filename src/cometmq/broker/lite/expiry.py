@@ -2,8 +2,9 @@
 
 A lite topic is idle if its last message is older than the parent topic's ``lite.topic.expiration`` and than
 ``minLiteTTl``. It is removed if nobody subscribes to it and each group that has read it has read all of it. Until a
-group has read it, it is kept: unlike in Apache's broker, no unread message vanishes. Retention deletes its messages
-in the end, and a lite topic without messages is removed once nobody subscribes to it.
+group has read it, it is kept: unlike in Apache's broker, no unread message vanishes. A promoted slave may not know all
+groups that have read a lite topic, so it keeps those with messages from before its promotion. Retention deletes its
+messages in the end, and a lite topic without messages is removed once nobody subscribes to it.
 """
 
 from __future__ import annotations
@@ -109,6 +110,8 @@ class LiteExpiry:
             return Need.READ
         if last < index.base:
             return None
+        if index.log_offset(last) < self._snapshot.unsure_until:
+            return Need.UNREAD
         if not known or any(progress.has_more(number) for progress in known):
             return Need.UNREAD
         waiting = self._subscriptions.groups_with_wildcard(index) - {progress.group for progress in known}

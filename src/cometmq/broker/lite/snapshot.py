@@ -67,6 +67,8 @@ class LiteSnapshot:
         self._progress = progress
         self._ends: dict[str, dict[int, int]] = {}
         self._saved_at = broker.clock.monotonic()
+        self.unsure_until = 0
+        """Position in the log before which groups may have read lite topics of which no entry is left."""
         self.is_saving = False
         """True while the snapshot is written; lite topics must not be removed then."""
 
@@ -105,13 +107,21 @@ class LiteSnapshot:
                     raise _SnapshotError("the snapshot belongs to another store or to a later state of this store")
                 for found in saved.indexes:
                     self._enter(found, saved.log_end)
-                return max(saved.pop_position, queue.min_offset())
+                self.unsure_until = saved.unsure_until
+                return self._begin_at(saved.pop_position)
         except (ValueError, OverflowError, OSError, msgspec.MsgspecError) as error:
             self._indexes.by_parent.clear()
             self._progress.forget("", "")
             self._ends.clear()
             _log.warning(set_aside(self._path, f"cannot be used ({error}), reading the log instead"))
-        return queue.min_offset()
+        return self._begin_at(0)
+
+    def _begin_at(self, position: int) -> int:
+        """Return where to read the POP log; if entries after a position are deleted, note that groups are not known."""
+        begin = self._store.queue(POP_LOG_TOPIC, 0).min_offset()
+        if begin > position:
+            self.unsure_until = self._store.max_physical_offset
+        return max(begin, position)
 
     def _read(self) -> Saved | None:
         try:
@@ -181,7 +191,7 @@ class LiteSnapshot:
                 for index in indexes
             ]
             await self._store.wait_kept(log_end)
-            await in_thread(self._write, position, log_end, copied)
+            await in_thread(self._write, position, log_end, copied, self.unsure_until)
         except StoreClosedError as error:
             _log.info("lite topics are read from the log at the next start: %s", error)
         except (StoreError, OSError) as error:
@@ -230,8 +240,8 @@ class LiteSnapshot:
         self.end_pops()
         self._turn.end()
 
-    def _write(self, position: int, log_end: int, copied: list[CopiedIndex]) -> None:
-        replace_file(self._path, with_crc(encode(position, log_end, copied)))
+    def _write(self, position: int, log_end: int, copied: list[CopiedIndex], unsure_until: int) -> None:
+        replace_file(self._path, with_crc(encode(position, log_end, copied, unsure_until)))
 
 
 def replay(store: MessageStore, offset: int) -> Iterator[AnyEntry]:

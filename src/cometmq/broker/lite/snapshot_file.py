@@ -68,6 +68,8 @@ class Saved(msgspec.Struct, array_like=True):
     log_end: int
     """The end of the log, beyond which no included message is."""
     indexes: list[SavedIndex]
+    unsure_until: int = 0
+    """Position in the log before which groups may have read lite topics of which no entry is left."""
 
 
 class CopiedGroup:
@@ -117,9 +119,9 @@ def _binary(pieces: list[bytes]) -> Iterator[bytes]:
     yield from pieces
 
 
-def encode(pop_position: int, log_end: int, indexes: list[CopiedIndex]) -> Iterator[bytes]:
+def encode(pop_position: int, log_end: int, indexes: list[CopiedIndex], unsure_until: int = 0) -> Iterator[bytes]:
     """Yield the pieces of an encoded :class:`Saved`."""
-    yield array_header(4) + _encode(VERSION) + _encode(pop_position) + _encode(log_end) + array_header(len(indexes))
+    yield array_header(5) + _encode(VERSION) + _encode(pop_position) + _encode(log_end) + array_header(len(indexes))
     for index in indexes:
         yield array_header(9) + _encode(index.parent) + _encode(index.ends)
         for pieces in index.arrays:
@@ -135,6 +137,7 @@ def encode(pop_position: int, log_end: int, indexes: list[CopiedIndex]) -> Itera
                     for number, flight in some
                 )
             yield _encode(group.floor_ms)
+    yield _encode(unsure_until)
 
 
 def with_crc(pieces: Iterable[bytes]) -> list[bytes]:
