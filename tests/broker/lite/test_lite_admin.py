@@ -150,6 +150,31 @@ async def test_a_damaged_snapshot_is_read_from_the_log(
     assert bodies(await again.pop()) == [b"1", b"2"]
 
 
+@pytest.mark.parametrize("is_saved", [False, True])
+async def test_a_damaged_message_hides_no_others(
+    reader: Reader, broker: Broker, start_broker: StartBroker, connect_to: ConnectTo, tmp_path: Path, is_saved: bool
+) -> None:
+    wire, clock = reader.wire, reader.clock
+    await send(wire, "a", b"0", b"1")
+    if is_saved:
+        await broker.lite.save()
+    await send(wire, "a", b"damaged", b"damaged", b"4")
+    copy_store(tmp_path / "store", tmp_path / "again")
+    for path in (tmp_path / "again" / "commitlog").iterdir():
+        parts = path.read_bytes().split(b"damaged")
+        for number in (1, 2):  # the name of its lite topic cannot be read
+            parts[number] = parts[number].replace(b"__LITE_TOPIC", b"____________", 1)
+        path.write_bytes(b"Damaged".join(parts))
+    restarted = await start_broker(store_path_root_dir=str(tmp_path / "again"))
+    again = Reader(await connect_to(restarted), clock)
+    await again.sync("a")
+    found = await again.pop()
+    assert bodies(found) == [b"0", b"1", b"4"]
+    await again.ack(*found)
+    await send(again.wire, "a", b"5")
+    assert [(one.body, one.offset) for one in await again.pop()] == [(b"5", 5)]
+
+
 async def test_a_batch_for_lite_topics_is_refused(wire: Wire, reader: Reader) -> None:
     answer = await wire.send(PARENT, b"", batch=True)
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL

@@ -16,7 +16,7 @@ import numpy as np
 
 from cometmq.broker.config import LiveConfig
 from cometmq.broker.limits import MAX_LITE_TOPICS
-from cometmq.broker.lite.index import LiteIndex
+from cometmq.broker.lite.index import NO_ENTRY, LiteIndex
 from cometmq.broker.lite.name_table import NO_NAME
 from cometmq.broker.tables.topic_attributes import is_lite
 from cometmq.broker.tables.topics import TopicConfigManager
@@ -41,6 +41,8 @@ _log = logging.getLogger(__name__)
 _INNER: Final = frozenset({INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET})
 _PLACE_BYTES: Final = len(INNER_MULTI_DISPATCH) + len(INNER_MULTI_QUEUE_OFFSET) + 24
 """Length of the properties of a message's place, without the name of the lite topic's queue."""
+_MOST_DAMAGED: Final = 100
+"""Number of damaged messages in a row behind which a lite topic goes on. After more of them it begins anew."""
 _UNITS_AT_ONCE: Final = 50_000
 _READ_AT_ONCE: Final = 5_000
 _SYS_FLAG: Final = RECORD.struct("sys_flag").unpack_from
@@ -252,7 +254,11 @@ class LiteIndexes:
             if check_lite_topic(text) is not None:
                 return
             number = index.add(text, offset)
-        elif index.next_offset(number) != offset:  # it was removed and made again, or retention deleted its messages
+        missing = offset - index.next_offset(number)
+        if 0 < missing <= _MOST_DAMAGED and index.first(number) != NO_ENTRY:
+            for _ in range(missing):  # their records are damaged, and there is none at this place
+                index.append(number, log_offset - 1)
+        elif missing:  # it was removed and made again, or retention deleted its messages
             index.restart(number, offset)
         index.append(number, log_offset)
 
