@@ -160,13 +160,20 @@ def java_client_lite() -> Path:
 
 def python_client_five() -> Path:
     """A virtual environment with Apache's Python client: `bin/python`."""
-    requirements = HERE / "five" / "python" / "requirements.txt"
+    return _python("python-client-five", HERE / "five" / "python" / "requirements.txt")
 
+
+def python_a2a() -> Path:
+    """A virtual environment with rocketmq-a2a, whose agents answer in lite topics: `bin/python`."""
+    return _python("python-a2a", HERE / "five" / "lite" / "a2a" / "requirements.txt")
+
+
+def _python(name: str, requirements: Path) -> Path:
     def make(target: Path) -> None:
         _run([sys.executable, "-m", "venv", str(target)], HERE)
         _run([str(target / "bin/python"), "-m", "pip", "install", "--quiet", "-r", str(requirements)], HERE)
 
-    return built(Build("python-client-five", (requirements, Path(sys.executable)), make))
+    return built(Build(name, (requirements, Path(sys.executable)), make))
 
 
 def node_client_five() -> Path:
