@@ -19,6 +19,7 @@ ASYNC_FLUSH: Final = "ASYNC_FLUSH"
 SYNC_FLUSH: Final = "SYNC_FLUSH"
 CQ_UNIT_BYTES: Final = QUEUE_UNIT.size
 MIN_LOG_FILE_BYTES: Final = 4096
+_MOST_QUEUE_FILE_BYTES: Final = (2**31 - 1) // CQ_UNIT_BYTES * CQ_UNIT_BYTES
 _HOUR: Final = r"(2[0-3]|[01]?[0-9])"
 _DELAY: Final = r"[+-]?[0-9]{1,9}[smhd]"
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -127,8 +128,9 @@ class StoreConfig:
 
     @property
     def consume_queue_file_bytes(self) -> int:
-        """The size of each queue file in bytes, which is a multiple of the unit size."""
-        return -(-self.mapped_file_size_consume_queue // CQ_UNIT_BYTES) * CQ_UNIT_BYTES
+        """The size of each queue file in bytes, a multiple of the unit size that an ``int`` of Java's can have."""
+        size = -(-self.mapped_file_size_consume_queue // CQ_UNIT_BYTES) * CQ_UNIT_BYTES
+        return min(size, _MOST_QUEUE_FILE_BYTES)
 
     @property
     def file_sizes(self) -> FileSizes:

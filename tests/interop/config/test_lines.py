@@ -95,6 +95,8 @@ def expected(found: Option, text: str, theirs: str, unset: str) -> str:
         return text.strip()  # blanks behind it make no other role, and no other flush
     if theirs == unset:
         return format_value(found.default)
+    if found.key == "mappedFileSizeConsumeQueue" and int(theirs) < 0:
+        return str((2**31 - 1) // 20 * 20)  # Apache rounds up beyond an int
     if not theirs and found.apache.empty:
         return found.apache.empty
     if found.apache.stripped:
@@ -110,7 +112,7 @@ def plain(found: Option, text: str) -> str:
     """The value that a text plainly says, of which nobody is warned."""
     if found.form is FLAG:
         return text.lower()
-    if found.apache.stripped:
+    if found.apache.stripped or text.strip() in found.form.choices:
         return text.strip()
     is_number = found.form.has_range and re.fullmatch(r"[+-]?\d+", text)
     return str(int(text)) if is_number else text

@@ -99,6 +99,10 @@ BROKER: Listed = {
         for code in (18, 225, 400, 401, 200050, 200051, 200052)
     },
     "code 402": (FIVE, ANSWERED_HERE),
+    "code 513": (
+        "static topics (code 513, `mqadmin updateStaticTopic`), whose logical queues move between brokers",
+        {"code 1 != 3", "remark"},
+    ),
 }
 NAMESRV: Listed = {
     "put no fields": (FIELDS, {"remark"}),
@@ -116,14 +120,22 @@ NEWER = {  # keys of 5.x that mean something here
     "deleteFileBatchMax",
     "diskSpaceCleanForciblyRatio",
     "enableAutoInSyncReplicas",
+    "enableLmqQuota",
     "enablePopMessageThreshold",
     "haMasterAddress",
     "hookNames",
     "inSyncReplicas",
+    "liteSubscriptionCheckInterval",
+    "liteSubscriptionCheckTimeoutMills",
+    "liteTtlCheckInterval",
+    "maxLiteSubscriptionCount",
     "maxPopPollingSize",
     "minInSyncReplicas",
+    "minLiteTTl",
+    "popFromRetryProbabilityForPriority",
     "popInflightMessageThreshold",
     "popPollingSize",
+    "priorityOrderAsc",
     "recallMessageEnable",
     "timerMaxDelaySec",
     "timerWheelEnable",
