@@ -156,6 +156,8 @@ MAX_LISTED_LITE_TOPICS: Final = 1_000
 """Maximum number of lite topics in a response to GET_LITE_TOPICS, about 120 bytes and one disk read each."""
 MAX_SEARCHED_LITE_TOPICS: Final = 100_000
 """Maximum number of lite topics that one GET_LITE_TOPICS or EXPIRE_LITE_TOPICS compares with its prefix."""
+MAX_ATTEMPT_ID_CHARS: Final = 256
+"""Maximum length of the attempt ID of a pop of lite topics; the broker keeps it for each lite topic."""
 LITE_TOPICS_OF_POP: Final = 1_000
 """Maximum number of ready lite topics at which one pop looks (about 5 ms); it looks at the others in a later round."""
 MAX_LITE_SUBSCRIPTION_BYTES: Final = 8 * 1024 * 1024

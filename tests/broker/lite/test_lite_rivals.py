@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.broker.conftest import ConnectTo, StartBroker
 from tests.broker.lite.subscribing import PARENT, Reader, bodies, make_group, make_parent, send
 from tests.broker.wire import Connect, Wire
 
@@ -91,3 +92,38 @@ def test_an_entry_far_away_is_the_one_that_a_walk_finds() -> None:
         assert index.offset_at(other, of_other[offset - begin]) == offset
     assert index.offset_at(other, index.base) == begin
     assert index.offset_at(other, index.end) == index.next_offset(other)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("version", str(10**40)), ("version", str(-(2**63) - 1)), ("clientId", '"%s"' % ("c" * 1_025))]
+)
+async def test_a_subscription_that_no_file_can_hold_is_refused(
+    reader: Reader, broker: Broker, field: str, value: str
+) -> None:
+    fields = {"action": '"COMPLETE_ADD"', "clientId": '"c1"', "group": '"readers"', "topic": '"Sessions"'}
+    fields |= {"liteTopicSet": '["a"]', field: value}
+    body = '{"subscriptionSet":[{' + ",".join(f'"{name}":{text}' for name, text in fields.items()) + "}]}"
+    answer = await reader.wire.call(RequestCode.LITE_SUBSCRIPTION_CTL, body=body.encode())
+    assert answer.code == ResponseCode.INVALID_PARAMETER, answer
+    await broker.lite.save()
+
+
+async def test_a_pop_with_a_long_attempt_id_is_refused(reader: Reader) -> None:
+    await reader.sync("a")
+    await send(reader.wire, "a", b"0")
+    answer = await reader.wire.ask(reader.command(attempt_id="i" * 257))
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert bodies(await reader.pop(attempt_id="i" * 256)) == [b"0"]
+
+
+async def test_clients_without_lite_topics_are_limited_too(
+    start_broker: StartBroker, connect_to: ConnectTo, clock: VirtualClock
+) -> None:
+    wire = await connect_to(await start_broker(max_lite_subscription_count=2))
+    await make_parent(wire)
+    await make_group(wire)
+    for number in range(2):
+        await Reader(wire, clock, f"c{number}").sync()
+    answer = await Reader(wire, clock, "c2").control("COMPLETE_ADD")
+    assert answer.code == ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
+    await Reader(wire, clock, "c1").sync("a")

@@ -17,6 +17,7 @@ import msgspec
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import (
     LITE_TOPICS_OF_POP,
+    MAX_ATTEMPT_ID_CHARS,
     MAX_POP_INVISIBLE_MS,
     MAX_POP_MESSAGES,
     MAX_POP_WAIT_MS,
@@ -121,7 +122,13 @@ class PopLiteProcessor:
     # --- pops -------------------------------------------------------------------------------------
     @answers(
         RequestCode.POP_LITE_MESSAGE,
-        limits=("MAX_POP_MESSAGES", "MAX_POP_INVISIBLE_MS", "MAX_POP_WAIT_MS", "MAX_HELD_POPS_OF_CONNECTION"),
+        limits=(
+            "MAX_POP_MESSAGES",
+            "MAX_ATTEMPT_ID_CHARS",
+            "MAX_POP_INVISIBLE_MS",
+            "MAX_POP_WAIT_MS",
+            "MAX_HELD_POPS_OF_CONNECTION",
+        ),
         permission=needs_topic(Action.SUB) & needs_group(Action.SUB),
     )
     def pop(
@@ -160,6 +167,10 @@ class PopLiteProcessor:
             raise RefusedError(
                 ResponseCode.INVALID_PARAMETER,
                 f"the broker[{ip}] pop message's num is greater than {MAX_POP_MESSAGES} or not positive",
+            )
+        if len(header.attempt_id or "") > MAX_ATTEMPT_ID_CHARS:
+            raise RefusedError(
+                ResponseCode.INVALID_PARAMETER, f"the attemptId exceeds {MAX_ATTEMPT_ID_CHARS} characters"
             )
         _check_invisible(header.invisible_time)
         self._checks.pair(header.topic, header.consumer_group)

@@ -22,6 +22,7 @@ from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.slices import Steps, batches, run_in_slices
 from cometmq.broker.tables.group_attributes import LiteGroup
 from cometmq.broker.turn.targets import RefusedError
+from cometmq.limits import MAX_CLIENT_ID_CHARS
 from cometmq.message.lite_names import check_lite_topic, lmq_name
 from cometmq.remoting.bodies import BodyError, decode_request
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -40,6 +41,7 @@ from cometmq.remoting.server_connection import ServerConnection
 _LITES_AT_ONCE: Final = 1_000
 _MAX_OBJECTS: Final = 1 + 2 * MAX_LITE_SUBSCRIPTIONS_OF_REQUEST
 """Maximum number of objects in a body: each subscription may have an offset option."""
+_VERSIONS: Final = 2**63
 _POLICY_MIN: Final = 1
 _POLICY_MAX: Final = 2
 _ADDS: Final = (LiteSubscriptionAction.PARTIAL_ADD, LiteSubscriptionAction.COMPLETE_ADD)
@@ -140,6 +142,12 @@ class LiteSubscriptionProcessor:
 
         :raises RefusedError: it is not allowed.
         """
+        if len(change.client_id) > MAX_CLIENT_ID_CHARS or not -_VERSIONS <= change.version < _VERSIONS:
+            raise RefusedError(
+                ResponseCode.INVALID_PARAMETER,
+                f"the clientId has more than {MAX_CLIENT_ID_CHARS} characters, or the version is no number of 64 bits",
+            )
+        self._check_clients(change)
         try:
             settings = self._checks.pair(change.topic, change.group)
         except RefusedError as refused:
@@ -170,6 +178,13 @@ class LiteSubscriptionProcessor:
                 ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, f"lite subscription quota exceeded {most}"
             )
         return settings
+
+    def _check_clients(self, change: LiteSubscriptionDTO) -> None:
+        clients, most = self._subscriptions.clients, self._live.current.max_lite_subscription_count
+        if len(clients) >= most and (change.client_id, change.group) not in clients:
+            raise RefusedError(
+                ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, f"lite subscription quota exceeded {most}"
+            )
 
     def _numbers(self, index: LiteIndex, names: list[str]) -> Iterator[list[int]]:
         """Yield the numbers of lite topics, which are added if they are missing, in slices.
