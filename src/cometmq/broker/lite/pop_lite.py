@@ -169,9 +169,7 @@ class PopLiteProcessor:
                 f"the broker[{ip}] pop message's num is greater than {MAX_POP_MESSAGES} or not positive",
             )
         if len(header.attempt_id or "") > MAX_ATTEMPT_ID_CHARS:
-            raise RefusedError(
-                ResponseCode.INVALID_PARAMETER, f"the attemptId exceeds {MAX_ATTEMPT_ID_CHARS} characters"
-            )
+            raise RefusedError(ResponseCode.INVALID_PARAMETER, f"attemptId exceeds {MAX_ATTEMPT_ID_CHARS} characters")
         _check_invisible(header.invisible_time)
         self._checks.pair(header.topic, header.consumer_group)
 
