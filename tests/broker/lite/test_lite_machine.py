@@ -1,23 +1,26 @@
 """A state machine: lite topics of a shared, an exclusive and a wildcard group, against a model.
 
-It sends, subscribes, pops, acknowledges, changes times, removes idle lite topics, deletes the parent topic, writes the
-snapshot, stops and crashes at any step. The model has, for each group and lite topic, the messages that the group must
-still receive, in order. A pop must return exactly the first of them, and miss none that is not locked.
+It sends messages with and without life times, subscribes, pops, acknowledges, changes times, removes idle lite topics,
+deletes the parent topic, writes the snapshot, stops and crashes at any step. The model has, for each group and lite
+topic, the messages that the group must still receive, in order. A pop must return exactly the first of them, and miss
+none that is not locked.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from itertools import groupby
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
-from tests.broker.lite.subscribing import PARENT, Got, Reader, bodies, expire, got, make_group, make_parent, send
+from tests.broker.lite.subscribing import PARENT, Got, Reader, bodies, expire, got, make_group, make_parent
 from tests.broker.machine import BrokerMachine
 from tests.broker.wire import Wire, records
 
 from cometmq.broker.lite.name_table import NO_NAME
+from cometmq.message.properties import LITE_TOPIC
 from cometmq.remoting.codes import RequestCode
 from cometmq.testing import VirtualClock
 
@@ -27,6 +30,7 @@ MOST_RETRIES = 2
 LITES = ["a", "b", "c"]
 CLIENTS = st.sampled_from(sorted(GROUP_OF))
 TIMES_MS = st.sampled_from([0, 1, 50, 1_000, 30_000])
+LIVES_MS = st.sampled_from([0, 0, 0, 40, 1_000, 20_000])
 ATTEMPTS = st.sampled_from(["", "", "one", "two"])
 IDLE_S = 7_200
 
@@ -34,8 +38,10 @@ IDLE_S = 7_200
 class Model:
     """A message that a group must still receive or acknowledge."""
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, offset: int, end: float) -> None:
         self.body = body
+        self.offset = offset
+        self.end = end
         self.times = -1
         self.due = 0
         self.attempt = ""
@@ -46,6 +52,17 @@ class Model:
 
     def is_dying(self, now_ms: int) -> bool:
         return self.times >= MOST_RETRIES and self.due <= now_ms
+
+    def is_over(self, now_ms: int) -> bool:
+        """Whether its life has ended, and no consumer has it."""
+        return self.end <= now_ms and (self.got is None or self.due <= now_ms)
+
+
+def is_open(left: list[Model], now_ms: int, attempt: str) -> bool:
+    """Whether a pop may return messages of a lite topic: none is locked, and none must be ended first."""
+    handed = [model for model in left if model.got]
+    ends = any(model.is_dying(now_ms) or model.is_over(now_ms) for model in [*handed, *left[:1]])
+    return not ends and not any(model.locks(now_ms, attempt) for model in left)
 
 
 class LiteMachine(BrokerMachine):
@@ -60,6 +77,8 @@ class LiteMachine(BrokerMachine):
         self.versions = dict.fromkeys(GROUP_OF, 0)
         self.old: list[tuple[str, Got]] = []
         self.dead: dict[str, list[bytes]] = {group: [] for group in GROUPS}
+        self.may_be_dead: dict[str, list[bytes]] = {group: [] for group in GROUPS}
+        """Messages that died at about the end of their lives."""
         self.number = 0
 
     async def connected(self) -> Wire:
@@ -126,18 +145,23 @@ class LiteMachine(BrokerMachine):
             self.lites[client] = self.lites[client] - {lite}
 
     # --- messages -------------------------------------------------------------------------------
-    async def put(self, lite: str, count: int, queue_id: int) -> None:
+    async def put(self, lite: str, count: int, queue_id: int, ttl_ms: int = 0) -> None:
         wire = await self.connected()
         for _ in range(count):
             body = b"%d" % self.number
             self.number += 1
-            await send(wire, lite, body, queue_id=queue_id)
+            life = f"\x02COMETMQ_TTL_MS\x01{ttl_ms}" if ttl_ms else ""
+            answer = await wire.send(PARENT, body, properties=f"{LITE_TOPIC}\x01{lite}{life}", queue_id=queue_id)
+            assert answer.code == 0, answer
+            index = self.running.lite.indexes.of(PARENT)
+            offset = index.next_offset(index.find(lite)) - 1
             for group in GROUPS:
-                self.left[group, lite].append(Model(body))
+                end = self.clock.now_ms() + ttl_ms if ttl_ms else math.inf
+                self.left[group, lite].append(Model(body, offset, end))
 
-    @rule(lite=st.sampled_from(LITES), count=st.integers(1, 3), queue_id=st.integers(0, 1))
-    def send(self, lite: str, count: int, queue_id: int) -> None:
-        self.run(self.put(lite, count, queue_id))
+    @rule(lite=st.sampled_from(LITES), count=st.integers(1, 3), queue_id=st.integers(0, 1), ttl_ms=LIVES_MS)
+    def send(self, lite: str, count: int, queue_id: int, ttl_ms: int) -> None:
+        self.run(self.put(lite, count, queue_id, ttl_ms))
 
     @rule(client=CLIENTS, most=st.sampled_from([1, 2, 32]), invisible_ms=TIMES_MS, attempt=ATTEMPTS)
     def pop(self, client: str, most: int, invisible_ms: int, attempt: str) -> None:
@@ -160,7 +184,7 @@ class LiteMachine(BrokerMachine):
 
     def may_come(self, group: str, lite: str, now_ms: int) -> bool:
         left = self.left[group, lite]
-        return bool(left) and not any(model.locks(now_ms, "") or model.is_dying(now_ms) for model in left)
+        return bool(left) and is_open(left, now_ms, "")
 
     def received(self, client: str, found: list[Got], invisible_ms: int, attempt: str) -> list[Model]:
         now_ms, group = self.clock.now_ms(), GROUP_OF[client]
@@ -169,12 +193,11 @@ class LiteMachine(BrokerMachine):
             messages = list(some)
             assert lite in self.lites[client], f"{client} does not read {lite}"
             left = self.left[group, lite]
-            assert not any(model.locks(now_ms, attempt) or model.is_dying(now_ms) for model in left), (
-                f"{lite} is locked"
-            )
+            assert is_open(left, now_ms, attempt), f"{lite} is locked"
             assert bodies(messages) == [model.body for model in left[: len(messages)]], f"the order in {lite}"
             self.has_read.add((group, lite))
             for model, message in zip(left, messages, strict=False):
+                assert not model.is_over(now_ms), f"the life of {message} has ended"
                 again = bool(attempt) and model.attempt == attempt
                 assert message.times == (model.times + (not again) if model.got else 0), f"deliveries of {message}"
                 if model.got is not None:
@@ -193,11 +216,15 @@ class LiteMachine(BrokerMachine):
         for (group, lite), left in self.left.items():
             progress = self.running.lite.progress.find(PARENT, group)
             flight = None if progress is None else progress.flights.get(index.find(lite))
-            for model in [model for model in left if model.is_dying(now_ms)]:
-                assert model.got is not None
-                if flight is None or model.got.offset not in flight.messages:
+            for model in [model for model in left if model.is_dying(now_ms) or model.is_over(now_ms)]:
+                if model.got is None:
+                    is_gone = progress is not None and progress.next_offset(index.find(lite)) > model.offset
+                else:
+                    is_gone = flight is None or model.offset not in flight.messages
+                if is_gone:
                     left.remove(model)
-                    self.dead[group].append(model.body)
+                    if model.is_dying(now_ms):
+                        (self.may_be_dead if model.is_over(now_ms) else self.dead)[group].append(model.body)
 
     def handed_out(self) -> list[tuple[str, str, Model]]:
         return [(group, lite, model) for (group, lite), left in self.left.items() for model in left if model.got]
@@ -255,7 +282,7 @@ class LiteMachine(BrokerMachine):
             await self.resolved()
             group, now_ms = GROUP_OF[client], self.clock.now_ms()
             left = self.left[group, lite]
-            is_locked = any(model.locks(now_ms, "") or model.is_dying(now_ms) for model in left)
+            is_locked = bool(left) and not is_open(left, now_ms, "")
             if lite not in self.lites[client] or is_locked or await self.popped(client, 32, 1_000):
                 return
             reader = await self.reader(client)
@@ -332,7 +359,9 @@ class LiteMachine(BrokerMachine):
         async def rest() -> None:
             await self.all_read()
             for group, dead in self.dead.items():
-                assert sorted(await self.dead_letters(group)) == sorted(dead)
+                letters = await self.dead_letters(group)
+                assert len(letters) == len(set(letters))
+                assert set(dead) <= set(letters) <= {*dead, *self.may_be_dead[group]}
 
         if self.broker is not None:
             self.run(rest())
@@ -359,7 +388,7 @@ class LiteMachine(BrokerMachine):
     async def dead_letters(self, group: str) -> list[bytes]:
         wire = await self.connected()
         found: list[bytes] = []
-        while self.dead[group]:
+        while self.running.topics.get(f"%DLQ%{group}"):
             some = records(await wire.pull(f"%DLQ%{group}", queue_offset=len(found)))
             if not some:
                 break
