@@ -171,8 +171,7 @@ LITE_DROPS_AT_ONCE: Final = 1_000
 LITE_RETENTION_SECONDS: Final = 10.0
 """Interval at which messages that retention has deleted are removed from the index of lite topics."""
 LITE_SAVE_CHANGES: Final = 100_000
-"""Number of changes to lite topics after which their snapshot is written, or a tenth of the lite topics if that is
-more. A start reads as many messages, about 5 us each."""
+"""Number of changes after which the snapshot of lite topics is written, or a tenth of their number if that is more."""
 LITE_SAVE_SECONDS: Final = 60.0
 """Time after which the snapshot of lite topics is written if anything has changed."""
 LITE_LOOK_SECONDS: Final = 2.0

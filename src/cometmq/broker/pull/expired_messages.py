@@ -82,7 +82,7 @@ class _Expired(msgspec.Struct, frozen=True, gc=False):
     queue_offset: int
     physical_offset: int
     identity: tuple[int, int]
-    """What it has in common with its dead letter: the CRC of the body, and the time at which it was sent."""
+    """The CRC of its body, and the time at which it was sent; its dead letter has the same."""
     topic: str | None
     """The topic to which it was sent, if it is a retry."""
 
