@@ -342,6 +342,7 @@ OF_BROKERS: Final[dict[int, Worst]] = {
                 306,
             ),
             *(306, 402, 314, 315, 316, 323, 328, 329, 343, 351, 352, 907, 20001, 30037, 30038, 30039, 30040),
+            *(513, 30048, 30049, 200070, 200072, *range(200074, 200080)),
         )
     },
     **{code: everything(code, 2) for code in (202, 208, 222, 303, 317)},
@@ -353,6 +354,7 @@ OF_BROKERS: Final[dict[int, Worst]] = {
     30041: bodies(30041, progress_questions),
     200052: lambda _: many(200052, EVERYTHING | POP | {"topic": WIDE}),
     200054: lambda _: many(200054, EVERYTHING | POP | {"topic": WIDE}),
+    200071: bodies(200071),
     200055: lambda _: many(200055, EVERYTHING | POP | {"topic": WIDE}),
     400: bodies(400, lambda: (MODE,)),
     401: bodies(401, lambda: (MODE,)),
