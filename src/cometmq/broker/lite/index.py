@@ -244,12 +244,13 @@ class LiteIndex:
         self.unsaved += count
         return count == _DROPPED_AT_ONCE
 
-    def idle(self, end: int) -> list[int]:
-        """Return the lite topics whose last entry is before ``end``, or that have no message."""
+    def idle(self, end: int) -> Iterator[int]:
+        """Return the lite topics whose last entry is before ``end``, or that have no message; a list of millions would
+        take too long.
+        """
         lasts = np.frombuffer(self._lasts, np.int64)
         lengths = np.frombuffer(self.names._lengths, np.uint8)
-        found: list[int] = np.flatnonzero((lasts < end) & (lengths > 0)).tolist()
-        return found
+        return map(int, np.flatnonzero((lasts < end) & (lengths > 0)))
 
     def ends(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """Return the offset after the last message of each lite topic, by number."""
