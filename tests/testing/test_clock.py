@@ -50,6 +50,16 @@ def test_an_alarm_fires_in_the_move_that_reaches_its_millisecond(alarms: list[in
     assert [when_ms for when_ms, _ in fired] == sorted(when_ms for when_ms, _ in fired)
 
 
+async def test_skipping_passes_over_cancelled_alarms() -> None:
+    clock = VirtualClock(start_ms=0)
+    seen: list[str] = []
+    alarm = clock.call_at(10, seen.append, "cancelled")
+    clock.call_at(20, seen.append, "set")
+    alarm.cancel()
+    await clock.skip(1)
+    assert seen == ["set"]
+
+
 async def test_skipping_a_month_fires_alarms_and_leaves_timers_where_they_were() -> None:
     clock = VirtualClock(start_ms=0)
     seen: list[tuple[str, int, float]] = []

@@ -167,11 +167,15 @@ class VirtualClock:
         """
         target = self._elapsed + self._skipped + seconds
         await settle()
-        while self._alarms and self._alarms[0][0] <= target:
+        while self._next_alarm() <= target:
             self._skipped = max(self._skipped, self._alarms[0][0] - self._elapsed)
             self._fire_next()
             await settle()
         self._skipped = max(self._skipped, target - self._elapsed)
+
+    def _next_alarm(self) -> float:
+        self._drop_cancelled()
+        return self._alarms[0][0] if self._alarms else math.inf
 
     # --- timers -------------------------------------------------------------------------------
     def next_in(self) -> float:

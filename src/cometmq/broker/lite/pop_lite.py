@@ -104,7 +104,6 @@ class PopLiteProcessor:
         self._alarm = Alarm(self._check_due, clock=broker.clock)
         self._alarm_ms = NEVER
         self._wait_until = 0
-        self._is_stopped = False
         progress.on_due = self._schedule_check
         progress.on_change = self._may_go_on
         subscriptions.on_ready = self.held.wake
@@ -117,7 +116,6 @@ class PopLiteProcessor:
 
     def stop(self) -> None:
         """Answer the waiting pops, and stop checking."""
-        self._is_stopped = True
         self._alarm.close()
         self.held.stop()
 
@@ -413,8 +411,6 @@ class PopLiteProcessor:
 
     def _check_due(self) -> None:
         self._alarm_ms = NEVER
-        if self._is_stopped:
-            return
         now_ms = self._clock.now_ms()
         for _ in range(POP_REVIVE_MESSAGES):
             if not self._due or self._due[0][0] > now_ms:
