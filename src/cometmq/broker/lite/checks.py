@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cometmq.broker.limits import MAX_POP_INVISIBLE_MS
 from cometmq.broker.lite.indexes import LiteIndexes
 from cometmq.broker.tables.group_attributes import LiteGroup
 from cometmq.broker.tables.groups import SubscriptionGroupManager
@@ -69,3 +70,15 @@ class LiteChecks:
         if known is None:
             raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group [{group}] not exist.")
         return LiteGroup.of(known)
+
+
+def check_invisible(invisible_ms: int) -> None:
+    """Check the invisible time of a request.
+
+    :raises RefusedError: it is negative or too long.
+    """
+    if not 0 <= invisible_ms <= MAX_POP_INVISIBLE_MS:
+        raise RefusedError(
+            ResponseCode.INVALID_PARAMETER,
+            f"invisibleTime[{invisible_ms}] is illegal, use 0 to {MAX_POP_INVISIBLE_MS} milliseconds",
+        )

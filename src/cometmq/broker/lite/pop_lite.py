@@ -18,13 +18,12 @@ from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import (
     LITE_TOPICS_OF_POP,
     MAX_ATTEMPT_ID_CHARS,
-    MAX_POP_INVISIBLE_MS,
     MAX_POP_MESSAGES,
     MAX_POP_WAIT_MS,
     POP_RETRY_SECONDS,
     POP_REVIVE_MESSAGES,
 )
-from cometmq.broker.lite.checks import LiteChecks
+from cometmq.broker.lite.checks import LiteChecks, check_invisible
 from cometmq.broker.lite.holding import HeldLitePop, HeldLitePops
 from cometmq.broker.lite.index import NO_ENTRY, LiteIndex
 from cometmq.broker.lite.life_times import LiteLifeTimes
@@ -170,7 +169,7 @@ class PopLiteProcessor:
             )
         if len(header.attempt_id or "") > MAX_ATTEMPT_ID_CHARS:
             raise RefusedError(ResponseCode.INVALID_PARAMETER, f"attemptId exceeds {MAX_ATTEMPT_ID_CHARS} characters")
-        _check_invisible(header.invisible_time)
+        check_invisible(header.invisible_time)
         self._checks.pair(header.topic, header.consumer_group)
 
     def _run_again(self, held: HeldLitePop) -> bool:
@@ -357,7 +356,7 @@ class PopLiteProcessor:
         """Make a message of a lite topic visible again ``invisibleTime`` from now; its handle keeps its pop time."""
         header = request.header
         handle = read_handle(header.extra_info)
-        _check_invisible(header.invisible_time)
+        check_invisible(header.invisible_time)
         now_ms = self._clock.now_ms()
         name, flight = self._find(header)
         invisible_ms = now_ms + header.invisible_time - handle.pop_time
@@ -489,11 +488,3 @@ class PopLiteProcessor:
             return None if data is None else decode_record(data)
         except RecordError:
             return None
-
-
-def _check_invisible(invisible_ms: int) -> None:
-    if not 0 <= invisible_ms <= MAX_POP_INVISIBLE_MS:
-        raise RefusedError(
-            ResponseCode.INVALID_PARAMETER,
-            f"invisibleTime[{invisible_ms}] is illegal, use 0 to {MAX_POP_INVISIBLE_MS} milliseconds",
-        )
