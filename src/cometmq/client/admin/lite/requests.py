@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
@@ -201,7 +200,7 @@ class LiteAdmin(GroupAdmin):
                 if error.code != ResponseCode.SYSTEM_BUSY or not tries:
                     raise
                 tries -= 1
-                await asyncio.sleep(_BUSY_S)
+                await self.instance.clock.sleep(_BUSY_S)
                 continue
             tries = _TRIES
             total.removed += part.removed
