@@ -30,6 +30,7 @@ from cometmq.client import Message, Producer
 from cometmq.client.admin import Admin
 from cometmq.errors import CometMQError
 from cometmq.message.names import TRANS_CHECK_MAX_TIME_TOPIC
+from cometmq.message.properties import PRIORITY
 from cometmq.options import options_of
 from cometmq.remoting.bodies import TopicConfig
 from cometmq.remoting.codes import RequestCode
@@ -192,6 +193,30 @@ async def pops_with_one_in_flight(world: World, wire: Wire) -> int:
     return len(await popper.pop(max_msg_nums=1))
 
 
+async def first_of_a_retried_and_a_new_message(world: World, wire: Wire) -> bytes:
+    """A pop of one of two messages of one level, of which the first was popped before."""
+    topic = world.fresh("Levels")
+    kind = {"message.type": "PRIORITY"}
+    world.broker.topics.put(TopicConfig(topic_name=topic, read_queue_nums=2, write_queue_nums=2, attributes=kind))
+    popper = Popper(wire, world.clock, world.fresh("poppers"), topic)
+    await wire.send(topic, b"retried", properties=f"{PRIORITY}\x011")
+    assert len(await popper.pop(invisible_time=1_000)) == 1
+    await world.clock.run_for(5)
+    await wire.send(topic, b"new", properties=f"{PRIORITY}\x011")
+    (first,) = await popper.pop(max_msg_nums=1)
+    return first.body
+
+
+async def first_of_two_levels(world: World, wire: Wire) -> bytes:
+    topic = world.fresh("Levels")
+    kind = {"message.type": "PRIORITY"}
+    world.broker.topics.put(TopicConfig(topic_name=topic, read_queue_nums=2, write_queue_nums=2, attributes=kind))
+    for level in (0, 1):
+        await wire.send(topic, b"%d" % level, properties=f"{PRIORITY}\x01{level}")
+    (first,) = await Popper(wire, world.clock, world.fresh("poppers"), topic).pop(max_msg_nums=1)
+    return first.body
+
+
 async def assignments(world: World, wire: Wire) -> list[tuple[str, int]]:
     """Mode and queue of what the first of three members gets of a topic with three queues."""
     world.broker.topics.put(TopicConfig(topic_name="Shared", read_queue_nums=3, write_queue_nums=3))
@@ -316,6 +341,8 @@ EFFECTS = {
     "popPollingSize": Effect("0", None, 209, pop_that_waits),
     "enablePopMessageThreshold": Effect("true", 1, 0, pops_with_one_in_flight, {"pop_inflight_message_threshold": 1}),
     "popInflightMessageThreshold": Effect("1", 1, 0, pops_with_one_in_flight, {"enable_pop_message_threshold": True}),
+    "priorityOrderAsc": Effect("false", b"1", b"0", first_of_two_levels),
+    "popFromRetryProbabilityForPriority": Effect("100", b"new", b"retried", first_of_a_retried_and_a_new_message),
     "defaultMessageRequestMode": Effect("POP", [("PULL", 0)], [("POP", -1)], assignments),
     "defaultPopShareQueueNum": Effect(
         "1", [("POP", -1)], ALL_OF_THREE[:2], assignments, {"default_message_request_mode": "POP"}

@@ -17,6 +17,7 @@ from cometmq.client import (
     ClientInstance,
     ClientStateError,
     LitePullConsumer,
+    LiteTopicConsumer,
     Message,
     Producer,
     PullConsumer,
@@ -29,7 +30,7 @@ from cometmq.client.own_loop import OwnLoop
 from cometmq.client.sync import SyncProducer
 from cometmq.testing import Cluster
 
-CLIENTS = [Producer, TransactionProducer, PushConsumer, LitePullConsumer, PullConsumer, Admin]
+CLIENTS = [Producer, TransactionProducer, PushConsumer, LitePullConsumer, LiteTopicConsumer, PullConsumer, Admin]
 LIMIT_S = 20.0
 
 
@@ -60,6 +61,9 @@ async def clients() -> AsyncIterator[dict[type, Any]]:
     async with Cluster() as cluster, AsyncExitStack() as stack:
         await cluster.create_topic("loops")
         at = cluster.namesrv_address
+        async with Admin(at) as admin:
+            await admin.create_lite_topic("parent")
+            await admin.create_lite_group("sessions", "parent")
         push = PushConsumer("push", namesrv=at)
         await push.subscribe("loops")
         nothing = TransactionState.ROLLBACK
@@ -68,6 +72,7 @@ async def clients() -> AsyncIterator[dict[type, Any]]:
             TransactionProducer("t", lambda *_: nothing, lambda _: nothing, namesrv=at),
             push,
             LitePullConsumer("lite", at),
+            LiteTopicConsumer("sessions", "parent", namesrv=at),
             PullConsumer("pull", at),
             Admin(at),
         ]

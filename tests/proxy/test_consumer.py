@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
+from tests.broker.wire import send_header
 from tests.helpers.waiting import until
 from tests.proxy.client import Client, receive
 
@@ -14,6 +15,8 @@ from cometmq.client import Message
 from cometmq.proxy.converter import duration
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
+from cometmq.remoting.client import RemotingClient
+from cometmq.remoting.codes import RequestCode
 from cometmq.testing import Cluster
 
 LAST_SECOND = 253_402_300_799
@@ -71,8 +74,13 @@ async def test_no_property_of_a_message_stops_its_queue(cluster: Cluster, client
         "_SYS_MSG_PRIORITY_",
         "CHECK_IMMUNITY_TIME_IN_SECONDS",
     )
-    for name in names:
-        await cluster.send(Message("T", name.encode(), properties={name: text}))
+    async with RemotingClient() as producer:
+        for name in names:
+            header = send_header("T", properties=f"{name}\x01{text}")
+            answer = await producer.invoke(
+                cluster.brokers[0].address, RequestCode.SEND_MESSAGE_V2, header, name.encode()
+            )
+            assert answer.code == 0
     found = await all_of(client, len(names))
     assert {bytes(one.body).decode() for one in found} == set(names)
     for one in found:
