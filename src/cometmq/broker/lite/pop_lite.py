@@ -24,7 +24,7 @@ from cometmq.broker.limits import (
     POP_REVIVE_MESSAGES,
 )
 from cometmq.broker.lite.checks import LiteChecks, check_invisible
-from cometmq.broker.lite.holding import HeldLitePop, HeldLitePops
+from cometmq.broker.lite.holding import HeldLitePop
 from cometmq.broker.lite.index import NO_ENTRY, LiteIndex
 from cometmq.broker.lite.life_times import LiteLifeTimes
 from cometmq.broker.lite.name_table import NO_NAME
@@ -32,6 +32,7 @@ from cometmq.broker.lite.progress import GroupProgress, LiteProgress
 from cometmq.broker.lite.subscriptions import LiteClient, LiteSubscriptions
 from cometmq.broker.pop.ack_message import read_handle
 from cometmq.broker.pop.entries import Acked, AnyEntry, Changed, PoppedInOrder, Revived
+from cometmq.broker.pop.held_requests import HeldRequests
 from cometmq.broker.pop.invisible import NEVER
 from cometmq.broker.pop.order import OrderedMessages
 from cometmq.broker.pop.pop_log import PopLog
@@ -97,7 +98,7 @@ class PopLiteProcessor:
         self._progress = progress
         self._subscriptions = subscriptions
         self._lives = LiteLifeTimes(broker)
-        self.held: Final = HeldLitePops(broker.live, broker.clock, self._run_again)
+        self.held: Final[HeldRequests[HeldLitePop]] = HeldRequests(broker.live, broker.clock)
         self._due: list[tuple[int, int, GroupProgress, int]] = []
         self._serials = count()
         self._alarm = Alarm(self._check_due, clock=broker.clock)
@@ -105,7 +106,7 @@ class PopLiteProcessor:
         self._wait_until = 0
         progress.on_due = self._schedule_check
         progress.on_change = self._may_go_on
-        subscriptions.on_ready = self.held.wake
+        subscriptions.on_ready = self._wake
 
     def start(self) -> None:
         """Schedule the checks of the messages that are handed out."""
@@ -147,11 +148,9 @@ class PopLiteProcessor:
         wait_ms = min(header.born_time + header.poll_time - now_ms - _EARLY_MS, header.poll_time, MAX_POP_WAIT_MS)
         if header.poll_time > 0 and wait_ms > 0:
             nothing = partial(self._nothing, header, ResponseCode.POLLING_TIMEOUT)
-            if self.held.hold(
-                HeldLitePop((header.client_id, header.consumer_group), connection, request, nothing), wait_ms
-            ):
+            if self.held.hold(HeldLitePop(connection, request, self._run_again, nothing), wait_ms):
                 if client is not None and client.ready:
-                    self.held.wake(client)
+                    self._wake(client)
                 return None
             return self._nothing(header, ResponseCode.POLLING_FULL)
         return self._nothing(header, ResponseCode.POLLING_TIMEOUT)
@@ -171,6 +170,9 @@ class PopLiteProcessor:
             raise RefusedError(ResponseCode.INVALID_PARAMETER, f"attemptId exceeds {MAX_ATTEMPT_ID_CHARS} characters")
         check_invisible(header.invisible_time)
         self._checks.pair(header.topic, header.consumer_group)
+
+    def _wake(self, client: LiteClient) -> None:
+        self.held.wake(*client.key)
 
     def _run_again(self, held: HeldLitePop) -> bool:
         header: PopLiteMessageRequestHeader = held.request.header
@@ -212,7 +214,7 @@ class PopLiteProcessor:
                     raise
                 break
         if client.ready and not collected.count:
-            self.held.wake(client)
+            self._wake(client)
         return collected
 
     def _take(

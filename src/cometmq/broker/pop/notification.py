@@ -72,7 +72,7 @@ class NotificationProcessor:
             return _HAS_MESSAGES
         wait_ms = min(header.born_time + header.poll_time - self._clock.now_ms(), header.poll_time, MAX_POP_WAIT_MS)
         if wait_ms > 0:
-            held = HeldPop(connection, request, wanted, self._retry_held, _not_found)
+            held = HeldPop(connection, request, self._retry_held, _not_found, wanted=wanted)
             if self._polling.hold(held, wait_ms):
                 return None
             return Response(0, NotificationResponseHeader(polling_full=True))

@@ -115,7 +115,7 @@ class PopMessageProcessor:
             return None
         wait_ms = min(header.born_time + header.poll_time - now_ms - _EARLY_MS, header.poll_time, MAX_POP_WAIT_MS)
         if header.poll_time > 0 and wait_ms > 0:
-            held = HeldPop(connection, request, wanted, self._retry_held, partial(self._not_found, header))
+            held = HeldPop(connection, request, self._retry_held, partial(self._not_found, header), wanted=wanted)
             if self._polling.hold(held, wait_ms):
                 if collected.is_cut:
                     self._polling.wake(*held.key)
