@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from cometmq.limits import METRIC_SAMPLES_PER_SLICE
@@ -37,6 +39,15 @@ def test_names_labels_and_values_come_back() -> None:
 @pytest.mark.parametrize("value", ['"', "\\", "\n", '\\"\n\\n', "a\tb", "\u202e", "池塘", "\x1b[31m", ""])
 def test_any_text_may_be_the_value_of_a_label(value: str) -> None:
     assert read([(DEPTH, (value,), 1)]) == {("depth", frozenset({("pond", value)})): 1}
+
+
+@given(st.lists(st.integers(0, 12)))
+def test_many_values_at_once_are_counted_as_one_by_one(values: list[int]) -> None:
+    together, alone = Histogram(LENGTH.bounds), Histogram(LENGTH.bounds)
+    together.observe_all(values)
+    for value in values:
+        alone.observe(value)
+    assert (together.counts, together.sum) == (alone.counts, alone.sum)
 
 
 def test_buckets_count_all_values_up_to_their_bound() -> None:

@@ -5,8 +5,8 @@ The terms are Prometheus': a *family* has a name, a kind and labels; a *sample* 
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -48,6 +48,19 @@ class Histogram:
         """Count a value that was observed ``times`` times."""
         self.counts[bisect_left(self._bounds, value)] += times
         self.sum += value * times
+
+    def observe_all(self, values: Iterable[float]) -> None:
+        """Count many values, in less time than one call for each of them takes."""
+        ordered = sorted(values)
+        below = 0
+        for bucket, bound in enumerate(self._bounds):
+            if below == len(ordered):
+                break
+            end = bisect_right(ordered, bound, below)
+            self.counts[bucket] += end - below
+            below = end
+        self.counts[-1] += len(ordered) - below
+        self.sum += sum(ordered)
 
 
 Value = float | Histogram

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
+
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.send.sequenced_sends import SequencedSends
 from cometmq.broker.statistics.traffic import SMALL_BYTES
@@ -20,7 +22,7 @@ from cometmq.limits import MAX_BATCH_MESSAGES, MAX_PROPERTIES_BYTES
 from cometmq.message.layout import HOSTS_V6, host_flags
 from cometmq.message.producer_sequence import ProducerSequence
 from cometmq.store.message_store import ConsumeQueue
-from cometmq.store.queue.consume_queue import UNIT
+from cometmq.store.queue.consume_queue import UNIT_DTYPE
 from cometmq.store.write_batch import EncodedRecords
 
 
@@ -106,7 +108,7 @@ class PlainBatches:
             records, place[0] + len(records), last_size, messages, ((queue, messages, units),), hashes, hashed_at
         )
         size_bytes = content_bytes + messages * target.fixed_bytes
-        large = [size for _, size, _ in UNIT.iter_unpack(units) if size > SMALL_BYTES] if self._counts else []
+        large = _large_sizes(units) if self._counts else []
         self._turn.put_encoded(encoded, ((target, messages, size_bytes, (large, []) if large else None),))
         if sequence is not None:
             self._sequenced.put(sequence, queue, first)
@@ -115,3 +117,9 @@ class PlainBatches:
 
     def _sys_flag(self, target: SendTarget, header: SendHeader, born_host: bytes) -> int:
         return (header.sys_flag | target.sys_flag) & ~HOSTS_V6 | host_flags(born_host, self._host)
+
+
+def _large_sizes(units: bytes) -> list[int]:
+    sizes = np.frombuffer(units, UNIT_DTYPE)["size"]
+    found: list[int] = sizes[sizes > SMALL_BYTES].tolist()
+    return found

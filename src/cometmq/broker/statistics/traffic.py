@@ -98,8 +98,8 @@ class Traffic:
             found = self._plain[topic] = self._messages_of(topic, _TYPE_OF.get(topic, NORMAL))
         found.count += messages
         found.bytes += size_bytes
-        for size in large:
-            found.large.observe(size)
+        if large:
+            found.large.observe_all(large)
 
     def count(self, event: Event, topic: str) -> None:
         """Count an event for a topic."""
