@@ -28,6 +28,10 @@ class PopMessageRequestHeader(Header):
     attempt_id: str | None = None
     by_message_group: bool | None = None
     """If true for an ordered pop, message groups are locked instead of queues; only CometMQ's gRPC endpoint sets it."""
+    owner: str | None = None
+    """The client's ID if the broker gives back what the client leaves behind when its connections close; CometMQ's
+    extension.
+    """
 
 
 class PopMessageResponseHeader(Header):

@@ -25,6 +25,7 @@ from cometmq.broker.limits import (
     MAX_POP_INVISIBLE_MS,
 )
 from cometmq.broker.pop.entries import Acked, Changed
+from cometmq.broker.pop.left_behind import LeftBehind
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.pop_long_polling import PopLongPollingService
 from cometmq.broker.pop.pop_message import check_queue, has_too_many_in_flight
@@ -101,7 +102,10 @@ def batch_needs(body: bytes) -> Iterator[Need]:
 class AckMessageProcessor:
     """Acknowledges popped messages and changes their invisible time."""
 
-    def __init__(self, broker: BrokerContext, log: PopLog, polling: PopLongPollingService, reads: PopReads) -> None:
+    def __init__(
+        self, broker: BrokerContext, log: PopLog, polling: PopLongPollingService, reads: PopReads, left: LeftBehind
+    ) -> None:
+        self._left = left
         self._topics = broker.topics
         self._offsets = broker.offsets
         self._store = broker.store
@@ -126,6 +130,7 @@ class AckMessageProcessor:
             return Response()
         self._log.check()
         self._acknowledge(found, [header.offset], handle.pop_time)
+        self._left.ended(connection, found, [header.offset])
         self._answer_when_stored(connection, request, Response(), [found])
         return None
 
@@ -160,6 +165,7 @@ class AckMessageProcessor:
         self._log.check()
         for found, offsets, pop_time in ends:
             self._acknowledge(found, offsets, pop_time)
+            self._left.ended(connection, found, offsets)
         self._answer_when_stored(connection, request, Response(), [found for found, *_ in ends])
         return None
 
@@ -192,6 +198,7 @@ class AckMessageProcessor:
             pop_time, invisible_ms = max(now_ms, handle.pop_time + 1), header.invisible_time
         self._log.check()
         self._log.add(Changed(*found.key, handle.pop_time, header.offset, pop_time, invisible_ms))
+        self._left.changed(connection, found, header.offset, pop_time)
         self._answer_when_stored(connection, request, _changed_response(pop_time, invisible_ms, handle))
         return None
 

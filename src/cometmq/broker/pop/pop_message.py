@@ -23,6 +23,7 @@ from cometmq.broker.limits import (
     POP_SKIPPED_MAX,
 )
 from cometmq.broker.pop.entries import PoppedInOrder, popped
+from cometmq.broker.pop.left_behind import LeftBehind
 from cometmq.broker.pop.order import OrderedMessages
 from cometmq.broker.pop.ordered_choice import OrderedChoice
 from cometmq.broker.pop.own_retries import own_retries
@@ -36,7 +37,7 @@ from cometmq.broker.pop.state import NO_OFFSET, PopQueue
 from cometmq.broker.pull.filters import MessageFilter, PullFilters
 from cometmq.broker.pull.pull_message import is_in_memory
 from cometmq.broker.turn.targets import TOPIC_HELP, RefusedError, consuming_group
-from cometmq.limits import MAX_TOPIC_CHARS
+from cometmq.limits import MAX_CLIENT_ID_CHARS, MAX_TOPIC_CHARS
 from cometmq.message.names import PERM_READ, RETRY_PREFIX
 from cometmq.message.pop_info import (
     ORDER_REVIVE_QUEUE,
@@ -82,7 +83,9 @@ class PopMessageProcessor:
         log: PopLog,
         polling: PopLongPollingService,
         reads: PopReads,
+        left: LeftBehind,
     ) -> None:
+        self._left = left
         self._live = broker.live
         self._topics = broker.topics
         self._groups = broker.groups
@@ -109,6 +112,8 @@ class PopMessageProcessor:
         header: PopMessageRequestHeader = request.header
         now_ms = self._clock.now_ms()
         wanted = self._check(connection, header, now_ms)
+        if header.owner is not None:
+            self._left.enter(connection, header.owner)
         collected = self._collect(header, wanted)
         if collected.count:
             self._answer_when_stored(connection, request, collected)
@@ -148,6 +153,9 @@ class PopMessageProcessor:
                 ResponseCode.INVALID_PARAMETER,
                 f"the broker[{ip}] pop message's num is greater than {MAX_POP_MESSAGES}",
             )
+        if header.owner is not None and len(header.owner) > MAX_CLIENT_ID_CHARS:
+            remark = f"the owner has {len(header.owner)} characters, the maximum is {MAX_CLIENT_ID_CHARS}"
+            raise RefusedError(ResponseCode.INVALID_PARAMETER, remark)
         if not 0 <= header.invisible_time <= MAX_POP_INVISIBLE_MS:
             raise RefusedError(
                 ResponseCode.INVALID_PARAMETER,
@@ -288,6 +296,8 @@ class PopMessageProcessor:
                 *(collected.pop_time, header.invisible_time),
             )
         )
+        if header.owner is not None:
+            collected.popped.append((topic, queue_id, offsets))
         self._add_to_answer(header, collected, queue, topic_type(topic, group), offsets, chunks)
 
     def _pop_in_order(
@@ -423,6 +433,8 @@ class PopMessageProcessor:
                         self._offsets.set_offset(group, topic, queue_id, begin)
                 connection.respond(request, refusal.response(), polling=True)
                 return
+            if collected.popped:
+                self._left.popped(connection, group, collected.popped, collected.pop_time)
             self._limiter.got(connection, group, collected.count, collected.size)
             self._stats.get(header.topic, group, collected.count, collected.size)
             if collected.retries:

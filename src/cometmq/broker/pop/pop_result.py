@@ -11,7 +11,7 @@ class PopResult:
     """The messages that one pop has collected so far."""
 
     __slots__ = (
-        *("chunks", "count", "is_cut", "moves", "not_loaded", "offsets", "order_counts", "pop_time", "rest"),
+        *("chunks", "count", "is_cut", "moves", "not_loaded", "offsets", "order_counts", "pop_time", "popped", "rest"),
         *("retries", "retries_size", "size", "skipped", "starts"),
     )
 
@@ -35,6 +35,8 @@ class PopResult:
         self.order_counts: list[str] = []
         self.moves: list[tuple[str, int, int, int]] = []
         """For each queue: topic, queue ID, and the group's offset before and after the pop."""
+        self.popped: list[tuple[str, int, list[int]]] = []
+        """For each queue of a pop with an owner: topic, queue ID, and the offsets of the messages."""
 
     def skip(self, begin: int, end: int, queue: ConsumeQueue) -> None:
         """Count messages in a queue that the filter rejected."""

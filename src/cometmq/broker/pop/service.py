@@ -12,6 +12,7 @@ from cometmq.broker.pop.ack_message import AckMessageProcessor
 from cometmq.broker.pop.apache_pops import ApachePops
 from cometmq.broker.pop.assignment import QueryAssignmentProcessor
 from cometmq.broker.pop.entries import Forgotten, OffsetSet
+from cometmq.broker.pop.left_behind import LeftBehind
 from cometmq.broker.pop.notification import NotificationProcessor
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.pop_long_polling import PopLongPollingService
@@ -49,8 +50,9 @@ class PopService:
         self.modes: Final = MessageRequestModeManager(root / "config" / "messageRequestMode.json", clock=broker.clock)
         for finding in self.modes.load():
             _log.warning("%s", finding)
-        self.acks: Final = AckMessageProcessor(broker, self.log, self.polling, self.reads)
-        pops = PopMessageProcessor(broker, filters, self.log, self.polling, self.reads)
+        self._left = LeftBehind(broker, self.log)
+        self.acks: Final = AckMessageProcessor(broker, self.log, self.polling, self.reads, self._left)
+        pops = PopMessageProcessor(broker, filters, self.log, self.polling, self.reads, self._left)
         self.parts: Final[Iterable[object]] = (
             pops,
             self.acks,
@@ -71,6 +73,7 @@ class PopService:
 
     def halt(self) -> None:
         """Stop making messages visible again, and answer the waiting pops."""
+        self._left.stop()
         self._revive.stop()
         self._apache.stop()
         self.polling.stop()

@@ -1,0 +1,146 @@
+"""Gives back the messages that a client has popped and left behind: all its connections have closed.
+
+Only pops with an ``owner`` (the client's ID) take part, which is CometMQ's extension. Without it, a message of a dead
+client becomes visible again when its invisible time has ended.
+
+A connection belongs to the owner of its first such pop. For each owner, the table has the messages that its pops have
+handed out, with their pop times; acknowledgements and changes on its connections update them. When its last connection
+has closed, the owner has :data:`GRACE_SECONDS` to pop on a new connection, as a client does that has only lost its
+connection. After that, each of its messages that is still invisible with its pop time
+becomes visible immediately, which counts as a delivery. The table is not stored: after a restart of the broker, the
+invisible times apply.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.pop.entries import Changed
+from cometmq.broker.pop.pop_log import PopLog
+from cometmq.broker.pop.state import PopQueue
+from cometmq.broker.turn.targets import RefusedError
+from cometmq.periodic import Alarm
+from cometmq.remoting.server_connection import ServerConnection
+
+_log = logging.getLogger(__name__)
+
+GRACE_SECONDS: Final = 0.5
+"""Time after which a client without a connection gives back its messages, so that they come again within a second."""
+MAX_MESSAGES: Final = 100_000
+"""Maximum number of messages that a client gives back; the others become visible when their time ends."""
+
+PoppedFrom = tuple[str, int, list[int]]
+"""The topic, queue ID and offsets of messages that a pop has handed out."""
+
+
+class _Owner:
+    """A client, its connections, and the pop times of its messages."""
+
+    __slots__ = ("alarm", "connections", "name", "popped")
+
+    def __init__(self, name: str, alarm: Alarm) -> None:
+        self.name = name
+        self.alarm = alarm
+        self.connections: set[ServerConnection] = set()
+        self.popped: dict[tuple[PopQueue, int], int] = {}
+
+
+class LeftBehind:
+    """The messages of clients that want to give back what they leave behind."""
+
+    def __init__(self, broker: BrokerContext, log: PopLog) -> None:
+        self._clock = broker.clock
+        self._log = log
+        self._owners: dict[str, _Owner] = {}
+        self._owner_of: dict[ServerConnection, _Owner] = {}
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Give nothing back any more: the broker closes its connections."""
+        self._stopped = True
+        for owner in self._owners.values():
+            owner.alarm.close()
+
+    def __len__(self) -> int:
+        return sum(len(owner.popped) for owner in self._owners.values())
+
+    # --- what happens to messages -----------------------------------------------------------------
+    def popped(self, connection: ServerConnection, group: str, found: Iterable[PoppedFrom], pop_time: int) -> None:
+        """Remember messages that a pop has handed out."""
+        owner = self._owner_of.get(connection)
+        if owner is None:
+            return
+        for topic, queue_id, offsets in found:
+            queue = self._log.state.queue(topic, group, queue_id)
+            owner.popped.update(dict.fromkeys(((queue, offset) for offset in offsets), pop_time))
+        if len(owner.popped) > MAX_MESSAGES:
+            self._forget_ended(owner)
+
+    def changed(self, connection: ServerConnection, queue: PopQueue, offset: int, pop_time: int) -> None:
+        """Remember the new pop time of a message whose invisible time was changed."""
+        owner = self._owner_of.get(connection)
+        if owner is not None and (queue, offset) in owner.popped:
+            owner.popped[queue, offset] = pop_time
+
+    def ended(self, connection: ServerConnection, queue: PopQueue, offsets: Iterable[int]) -> None:
+        """Forget messages that were acknowledged."""
+        owner = self._owner_of.get(connection)
+        if owner is not None:
+            for offset in offsets:
+                owner.popped.pop((queue, offset), None)
+
+    def _forget_ended(self, owner: _Owner) -> None:
+        """Forget messages that other connections have acknowledged, and the latest ones if there are too many."""
+        kept = {key: pop_time for key, pop_time in owner.popped.items() if _is_invisible(*key, pop_time)}
+        owner.popped = dict(list(kept.items())[:MAX_MESSAGES])
+
+    # --- connections ------------------------------------------------------------------------------
+    def enter(self, connection: ServerConnection, name: str) -> None:
+        """Note that a client pops on a connection."""
+        if connection in self._owner_of or self._stopped:
+            return
+        owner = self._owners.get(name)
+        if owner is None:
+            owner = self._owners[name] = _Owner(name, Alarm(lambda: self._give_back(name), clock=self._clock))
+        owner.alarm.cancel()
+        owner.connections.add(connection)
+        self._owner_of[connection] = owner
+        connection.on_close.append(self._connection_closed)
+
+    def _connection_closed(self, connection: ServerConnection) -> None:
+        owner = self._owner_of.pop(connection, None)
+        if owner is None:
+            return
+        owner.connections.discard(connection)
+        if not owner.connections:
+            owner.alarm.after(GRACE_SECONDS)
+
+    def _give_back(self, name: str) -> None:
+        """Make the messages of a client that is gone visible."""
+        owner = self._owners.pop(name)
+        try:
+            self._log.check()
+        except RefusedError as refused:
+            _log.warning("messages of %s become visible when their time ends: %s", name, refused)
+            return
+        now_ms, count = self._clock.now_ms(), 0
+        for (queue, offset), pop_time in owner.popped.items():
+            if _is_invisible(queue, offset, pop_time):
+                later = max(now_ms, pop_time + 1)
+                self._log.add(Changed(*queue.key, pop_time, offset, later, now_ms - later))
+                count += 1
+        if count:
+            _log.info("%s is gone, and gives back %d messages", name, count)
+            self._log.when_stored(_ignore_outcome)
+
+
+def _ignore_outcome(_refusal: RefusedError | None) -> None:
+    pass
+
+
+def _is_invisible(queue: PopQueue, offset: int, pop_time: int) -> bool:
+    times = queue.invisible.find(offset)
+    return times is not None and times[0] == pop_time

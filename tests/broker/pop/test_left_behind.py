@@ -1,0 +1,123 @@
+"""What a client has popped comes again soon after its connections have closed, if it asked for that."""
+
+from __future__ import annotations
+
+import pytest
+from tests.broker.conftest import ConnectTo, StartBroker
+from tests.broker.pop.popping import TOPIC, Popper
+from tests.broker.wire import Wire
+from tests.helpers.waiting import until
+
+from cometmq.broker.controller import Broker
+from cometmq.broker.pop.left_behind import GRACE_SECONDS
+from cometmq.testing import VirtualClock, settle
+
+
+async def send(wire: Wire, *bodies: bytes) -> None:
+    for body in bodies:
+        assert (await wire.send(TOPIC, body, queue_id=0)).code == 0
+
+
+@pytest.fixture
+async def other(broker: Broker, connect_to: ConnectTo, clock: VirtualClock) -> Popper:
+    return Popper(await connect_to(broker), clock)
+
+
+@pytest.fixture
+async def popper(wire: Wire, connect_to: ConnectTo, broker: Broker, clock: VirtualClock) -> Popper:
+    """A consumer that dies in the test; its connection is not that of the sender."""
+    return Popper(await connect_to(broker), clock)
+
+
+async def close(popper: Popper, broker: Broker) -> None:
+    before = len(broker.server.connections)
+    await popper.wire.close()
+    await until(lambda: len(broker.server.connections) < before)
+    await settle()
+
+
+async def test_messages_of_a_dead_client_come_again_within_a_second(
+    wire: Wire, broker: Broker, popper: Popper, other: Popper, clock: VirtualClock
+) -> None:
+    await send(wire, b"a", b"b", b"c")
+    found = await popper.pop(owner="me")
+    await popper.ack(found[1])
+    await close(popper, broker)
+    assert await other.pop() == []
+    await clock.run_for(GRACE_SECONDS)
+    assert [(m.body, m.times) for m in await other.pop()] == [(b"a", 1), (b"c", 1)]
+
+
+async def test_without_an_owner_the_invisible_time_applies(
+    wire: Wire, broker: Broker, popper: Popper, other: Popper, clock: VirtualClock
+) -> None:
+    await send(wire, b"a")
+    await popper.pop(invisible_time=60_000)
+    await close(popper, broker)
+    await clock.run_for(59)
+    assert await other.pop() == []
+    await clock.run_for(1)
+    assert [m.body for m in await other.pop()] == [b"a"]
+
+
+async def test_a_renewed_message_comes_again_and_one_that_others_took_does_not(
+    wire: Wire, broker: Broker, popper: Popper, other: Popper, clock: VirtualClock
+) -> None:
+    await send(wire, b"renewed", b"expired")
+    renewed, _ = await popper.pop(owner="me", invisible_time=10_000)
+    await popper.change(renewed, 60_000)
+    await clock.run_for(10)
+    assert [m.body for m in await other.pop(owner="other", invisible_time=60_000)] == [b"expired"]
+    await close(popper, broker)
+    await clock.run_for(GRACE_SECONDS)
+    assert [m.body for m in await other.pop()] == [b"renewed"]
+
+
+async def test_a_client_that_pops_on_a_new_connection_keeps_its_messages(
+    wire: Wire, broker: Broker, popper: Popper, other: Popper, clock: VirtualClock
+) -> None:
+    await send(wire, b"kept")
+    (kept,) = await popper.pop(owner="me")
+    await close(popper, broker)
+    await clock.run_for(GRACE_SECONDS / 2)
+    await send(wire, b"next")
+    assert [m.body for m in await other.pop(owner="me")] == [b"next"]
+    await clock.run_for(10)
+    assert (await other.ack(kept)).code == 0
+    await close(other, broker)
+    await clock.run_for(GRACE_SECONDS)
+    third = Popper(wire, clock)
+    assert [m.body for m in await third.pop()] == [b"next"]
+    await clock.run_for(120)
+    assert "kept" not in [m.body for m in await third.pop()]
+
+
+async def test_a_pop_that_finds_nothing_keeps_the_messages_too(
+    wire: Wire, broker: Broker, popper: Popper, other: Popper, clock: VirtualClock
+) -> None:
+    await send(wire, b"kept")
+    await popper.pop(owner="me")
+    await close(popper, broker)
+    assert await other.pop(owner="me") == []
+    await clock.run_for(10)
+    assert await Popper(wire, clock).pop() == []
+
+
+async def test_a_restart_leaves_the_invisible_time(
+    wire: Wire, broker: Broker, popper: Popper, clock: VirtualClock, start_broker: StartBroker, connect_to: ConnectTo
+) -> None:
+    await send(wire, b"a")
+    await popper.pop(owner="me", invisible_time=60_000)
+    await broker.stop()
+    again = await start_broker()
+    third = Popper(await connect_to(again), clock)
+    await clock.run_for(10)
+    assert await third.pop() == []
+    await clock.run_for(50)
+    assert [m.body for m in await third.pop()] == [b"a"]
+
+
+async def test_a_long_owner_is_refused(popper: Popper, wire: Wire) -> None:
+    await send(wire, b"a")
+    answer = await popper.answer(owner="x" * 1_025)
+    assert answer.remark == "the owner has 1025 characters, the maximum is 1024"
