@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any, Final
@@ -86,6 +87,8 @@ def missing_package(part: str, module: str, install: str) -> MissingPackageError
 
 
 def _is_installed(module: str) -> bool:
+    if sys.modules.get(module) is not None:  # it may have no spec, like kombu
+        return True
     with suppress(ModuleNotFoundError):  # the package that contains the module may be missing
         return find_spec(module) is not None
     return False
