@@ -89,7 +89,7 @@ async def test_a_client_that_pops_on_a_new_connection_keeps_its_messages(
     third = Popper(wire, clock)
     assert [m.body for m in await third.pop()] == [b"next"]
     await clock.run_for(120)
-    assert "kept" not in [m.body for m in await third.pop()]
+    assert b"kept" not in [m.body for m in await third.pop()]
 
 
 async def test_a_pop_that_finds_nothing_keeps_the_messages_too(
