@@ -123,6 +123,39 @@ def test_large_frames_survive_any_cut_of_the_stream(
     assert decoder.pending == 0
 
 
+@given(
+    st.lists(st.integers(0, 200_000), min_size=1, max_size=4),
+    st.lists(st.integers(1, 90_000), max_size=12),
+    st.integers(0, 15),
+)
+def test_frames_that_are_taken_survive_any_cut_of_the_stream(sizes: list[int], cuts: list[int], chosen: int) -> None:
+    """A taker gets each complete frame as it stands in the stream, also a large one that came in pieces."""
+    frames = [Frame(JSON, b"%d" % n, bytes([n]) * size) for n, size in enumerate(sizes)]
+    parts = [encode_frame(JSON, frame.header, len(frame.body)) + frame.body for frame in frames]
+    stream = b"".join(parts)
+    got: list[Frame] = []
+
+    def take(data: bytes, at: int) -> int:
+        for n, part in enumerate(parts):
+            if chosen >> n & 1 and data.startswith(part, at):
+                got.append(frames[n])
+                at += len(part)
+        return at
+
+    decoder = FrameDecoder()
+    at = 0
+    for size in [*cuts, len(stream)]:
+        decoder.push(stream[at : at + size])
+        at += size
+        decoder.pass_to(take)
+        while (frame := decoder.next()) is not None:
+            assert not chosen >> int(frame.header) & 1
+            got.append(frame)
+            decoder.pass_to(take)
+    assert got == frames
+    assert decoder.pending == 0
+
+
 def test_a_large_frame_in_crumbs_takes_no_more_memory_than_its_bytes() -> None:
     stream = encode_frame(JSON, b"{}", 300_000) + bytes(300_000)
     decoder = FrameDecoder()

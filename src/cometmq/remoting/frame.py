@@ -100,8 +100,12 @@ class FrameDecoder:
 
     def pass_to(self, taker: FrameTaker) -> None:
         """Let ``taker`` handle complete frames at the front. :meth:`next` does not return these frames."""
+        if (large := self._large) is not None:
+            if large.held < large.size:
+                return
+            self._data, self._at, self._need, self._large = large.joined(), 0, 4, None
         data = self._data
-        if self._large is None and type(data) is bytes:
+        if type(data) is bytes:
             at = taker(data, self._at)
             if at != self._at:
                 self._at, self._need = at, 4
@@ -212,6 +216,10 @@ class _LargeFrame:
         else:
             self._pieces.append(bytearray(data))
         self.held += len(data)
+
+    def joined(self) -> bytes:
+        """Return the complete frame and the bytes after it, as they arrived."""
+        return b"".join(self._pieces)
 
     def partial(self) -> Frame:
         """Return the frame with the body bytes received so far."""
