@@ -24,8 +24,8 @@ from cometmq.broker.limits import (
     POP_REVIVE_MESSAGES,
 )
 from cometmq.broker.lite.checks import LiteChecks, check_invisible
+from cometmq.broker.lite.choice import LiteChoice
 from cometmq.broker.lite.holding import HeldLitePop
-from cometmq.broker.lite.index import NO_ENTRY, LiteIndex
 from cometmq.broker.lite.life_times import LiteLifeTimes
 from cometmq.broker.lite.name_table import NO_NAME
 from cometmq.broker.lite.progress import GroupProgress, LiteProgress
@@ -44,7 +44,6 @@ from cometmq.message.lite_names import lmq_name
 from cometmq.message.names import PERM_READ
 from cometmq.message.pop_info import ORDER_REVIVE_QUEUE
 from cometmq.message.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, PropertiesText
-from cometmq.message.record import RecordError, StoredRecord, decode_record
 from cometmq.periodic import Alarm
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.lite.headers import PopLiteMessageRequestHeader, PopLiteMessageResponseHeader
@@ -98,6 +97,7 @@ class PopLiteProcessor:
         self._progress = progress
         self._subscriptions = subscriptions
         self._lives = LiteLifeTimes(broker)
+        self._choice = LiteChoice(broker, self._lives)
         self.held: Final[HeldRequests[HeldLitePop]] = HeldRequests(broker.live, broker.clock)
         self._due: list[tuple[int, int, GroupProgress, int]] = []
         self._serials = count()
@@ -234,8 +234,16 @@ class PopLiteProcessor:
             self._schedule_check(progress, number, now_ms)
             return
         self._log.check()
-        most = header.max_msg_num - collected.count
-        offsets, next_offset, chunks = self._choose(progress, number, flight, most)
+        name = lmq_name(progress.index.parent, progress.index.name(number))
+        offsets, chunks, next_offset, lost = self._choice.choose(
+            progress, number, flight, header.max_msg_num - collected.count
+        )
+        for offset in lost:
+            self._log.add(
+                Revived(name, progress.group, 0, flight.messages[offset].pop_time, offset, copy_topic="", copy_offset=0)
+            )
+        if lost and not offsets:
+            self._log.when_stored(_ignore)
         if not offsets:
             return
         pop_time = max(collected.pop_time, flight.latest + 1)
@@ -246,52 +254,11 @@ class PopLiteProcessor:
         collected.count += len(offsets)
         collected.size += sum(map(len, chunks))
         collected.taken.append((progress, number))
-        name = lmq_name(progress.index.parent, progress.index.name(number))
         self._log.add(
             PoppedInOrder(
                 *(name, progress.group, 0, offsets, counts, next_offset, pop_time, header.invisible_time, attempt_id)
             )
         )
-
-    def _choose(
-        self, progress: GroupProgress, number: int, flight: OrderedMessages, most: int
-    ) -> tuple[list[int], int, list[bytes]]:
-        """Return the offsets and records of the messages for a pop, and the offset after all that were handed out."""
-        index = progress.index
-        most_bytes = self._live.current.max_transfer_bytes_on_message_in_memory
-        offsets: list[int] = []
-        chunks: list[bytes] = []
-        size = 0
-        again = sorted(flight.messages)
-        next_offset = max(flight.next_offset, index.extent(number)[0])
-        entry, at = NO_ENTRY, -1
-        may_end = self._lives.may_end(index.parent)
-        while len(offsets) < most and size < most_bytes:
-            is_again = bool(again)
-            offset = again.pop(0) if is_again else next_offset
-            entry = index.following(entry) if entry != NO_ENTRY and offset == at + 1 else progress.entry(number, offset)
-            at = offset
-            record = None if entry == NO_ENTRY else self._store.readable_record_at(index.log_offset(entry))
-            if record is None:
-                if not is_again and not self._is_lost(index, entry):
-                    break  # the end, or a message that may not be read yet
-                if not is_again:
-                    next_offset += 1
-                continue
-            if offsets and size + len(record) > most_bytes:
-                break
-            if may_end and not is_again and self._lives.is_over(record):
-                break  # it is passed over when it is the first one
-            offsets.append(offset)
-            chunks.append(record)
-            size += len(record)
-            if not is_again:
-                next_offset += 1
-        return offsets, next_offset, chunks
-
-    def _is_lost(self, index: LiteIndex, entry: int) -> bool:
-        """Return whether the record of an entry is readable but damaged."""
-        return entry != NO_ENTRY and index.log_offset(entry) < self._store.readable_end
 
     def _answer_when_stored(
         self, connection: ServerConnection, request: Request[PopLiteMessageRequestHeader], collected: _Collected
@@ -463,7 +430,7 @@ class PopLiteProcessor:
             end = self._store.queue(topic, 0).next_offset
         copies: list[InnerMessage] = []
         for offset, pop_time in sorted(dead.items()):
-            record = None if offset in passed else self._record(progress, number, offset)
+            record = None if offset in passed else self._choice.record(progress, number, offset)
             if record is None:
                 entries.append(Revived(name, progress.group, 0, pop_time, offset, "", 0))
                 continue
@@ -483,10 +450,6 @@ class PopLiteProcessor:
             for _ in range(count):
                 self._stats.traffic.died(progress.index.parent, progress.group)
 
-    def _record(self, progress: GroupProgress, number: int, offset: int) -> StoredRecord | None:
-        entry = progress.entry(number, offset)
-        data = None if entry == NO_ENTRY else self._store.record_at(progress.index.log_offset(entry))
-        try:
-            return None if data is None else decode_record(data)
-        except RecordError:
-            return None
+
+def _ignore(_refusal: RefusedError | None) -> None:
+    pass
