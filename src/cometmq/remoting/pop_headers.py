@@ -72,7 +72,8 @@ class ChangeInvisibleTimeRequestHeader(Header):
     lite_topic: str | None = None
     """As in :class:`AckMessageRequestHeader`."""
     suspend: bool = False
-    """Set by RocketMQ 5.5 for lite topics; it has no effect, and the delivery counts as an attempt."""
+    """For lite topics: the time holds for all messages of the pop, and their delivery does not count as an attempt,
+    unless it is the first one (RocketMQ 5.5)."""
 
 
 class ChangeInvisibleTimeResponseHeader(Header):

@@ -153,7 +153,7 @@ class Reader:
             answer = await self.wire.call(code, header)
             assert answer.code == 0, answer
 
-    async def change(self, message: Got, invisible_ms: int) -> None:
+    async def change(self, message: Got, invisible_ms: int, *, suspend: bool = False) -> None:
         header = ChangeInvisibleTimeRequestHeader(
             consumer_group=self.group,
             topic=self.topic,
@@ -162,6 +162,7 @@ class Reader:
             offset=message.offset,
             invisible_time=invisible_ms,
             lite_topic=message.lite,
+            suspend=suspend,
         )
         answer = await self.wire.call(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
         assert answer.code == 0, answer

@@ -134,3 +134,25 @@ async def test_progress_survives_a_crash(
     assert bodies(await again.pop()) == [b"b0", b"b1"]
     await again.ack(first[1])
     assert bodies(await again.pop()) == [b"a2"]
+
+
+async def test_a_suspension_holds_for_the_whole_pop_and_its_delivery_does_not_count(
+    wire: Wire, reader: Reader, clock: VirtualClock
+) -> None:
+    """As in Apache's broker, where only the first delivery of a message counts in any case."""
+    await reader.sync("a")
+    await send(wire, "a", b"a0", b"a1", b"a2")
+    times = []
+    for _ in range(5):  # the group allows two retries
+        found = await reader.pop(max_msg_num=2)
+        assert bodies(found) == [b"a0", b"a1"]
+        times.append([message.times for message in found])
+        await reader.change(found[1], 5_000, suspend=True)
+        await clock.run_for(4.9)
+        assert await reader.pop() == []
+        await clock.run_for(0.2)
+    assert times == [[0, 0], *[[1, 1]] * 4]
+    found = await reader.pop(max_msg_num=2)
+    await reader.change(found[0], 0)
+    await reader.change(found[1], 0)
+    assert [message.times for message in await reader.pop(max_msg_num=2)] == [2, 2]

@@ -322,7 +322,10 @@ class PopLiteProcessor:
     def change(
         self, connection: ServerConnection, request: Request[ChangeInvisibleTimeRequestHeader]
     ) -> Response | None:
-        """Make a message of a lite topic visible again ``invisibleTime`` from now; its handle keeps its pop time."""
+        """Make a message of a lite topic visible again ``invisibleTime`` from now; its handle keeps its pop time.
+
+        With ``suspend``, all messages of the pop become visible at this time, and their delivery does not count.
+        """
         header = request.header
         handle = read_handle(header.extra_info)
         check_invisible(header.invisible_time)
@@ -333,9 +336,8 @@ class PopLiteProcessor:
         if flight is None or flight.held(header.offset, handle.pop_time) is None:
             return response
         self._log.check()
-        self._log.add(
-            Changed(name, header.consumer_group, 0, handle.pop_time, header.offset, handle.pop_time, invisible_ms)
-        )
+        times = (handle.pop_time, header.offset, handle.pop_time, invisible_ms)
+        self._log.add(Changed(name, header.consumer_group, 0, *times, header.suspend))
         self._answer(connection, request, response)
         return None
 

@@ -211,6 +211,12 @@ class LiteProgress:
         changed = _copy(flight)
         due = entry.new_pop_time + entry.invisible_ms
         changed.messages[entry.offset] = handed._replace(due=due)
+        if entry.is_suspended:  # as in Apache's broker, the first delivery counts in any case
+            changed.messages |= {
+                offset: one._replace(due=due, times=max(one.times - 1, 0))
+                for offset, one in changed.messages.items()
+                if one.pop_time == entry.pop_time
+            }
         progress.set(number, changed.committed, changed)
         if self.on_due is not None:
             self.on_due(progress, number, due)

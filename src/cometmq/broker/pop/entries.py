@@ -55,6 +55,9 @@ class Changed(Entry, frozen=True, array_like=True, gc=False, tag=3):
     offset: int
     new_pop_time: int
     invisible_ms: int
+    is_suspended: bool = False
+    """True if it holds for all messages that were popped together from a lite topic, and this delivery of them does not
+    count; missing in entries of earlier versions."""
 
 
 class Revived(Entry, frozen=True, array_like=True, gc=False, tag=4):

@@ -78,10 +78,10 @@ class LiteListening:
         return checked_verdict(messages, verdict)
 
     async def _put_off(self, row: Sequence[LiteMessage]) -> None:
-        """Have a failed message and those behind it delivered again; only the first has failed."""
+        """Have a failed message and those behind it delivered again."""
         pause = self._requests.config.retry_s
-        for number, message in enumerate(row):
-            await self._quietly(self._requests.hide(message, pause, counts=number == 0), message, "put off")
+        for message in row:
+            await self._quietly(self._requests.hide(message, pause), message, "put off")
 
     async def _renew(self, row: Sequence[LiteMessage]) -> None:
         """Keep messages invisible to other members while the listener runs."""
@@ -89,7 +89,7 @@ class LiteListening:
         while True:
             await self._requests.instance.clock.sleep(invisible_s / 2)
             for message in list(row):
-                await self._quietly(self._requests.hide(message, invisible_s, counts=True), message, "keep")
+                await self._quietly(self._requests.hide(message, invisible_s), message, "keep")
 
     @staticmethod
     async def _quietly(work: Awaitable[None], message: LiteMessage, what: str) -> None:
