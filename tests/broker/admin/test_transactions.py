@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from tests.broker.transacting import (
     round_of_checks,
     send_half,
 )
-from tests.broker.wire import Wire
+from tests.broker.wire import Connect, Wire
 
 import cometmq.broker.admin.messages
 from cometmq.broker.controller import Broker
@@ -78,6 +79,18 @@ async def test_many_come_in_pages(wire: Wire, monkeypatch: pytest.MonkeyPatch) -
     assert others["nextOffset"] == 30
     assert len((await listed(wire, max_num=-5))["transactions"]) == 1
     assert await listed(wire, offset=1 << 60) == {"count": 50, "transactions": []}
+
+
+async def test_others_are_answered_while_many_are_listed(
+    wire: Wire, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cometmq.broker.admin.messages, "HALF_MESSAGES_PER_SLICE", 1)
+    halves = [await send_half(wire, f"K{number}") for number in range(200)]
+    other = await connect()
+    listing = asyncio.create_task(listed(wire, max_num=1000))
+    await end(other, halves[-1], COMMIT)
+    assert not listing.done()
+    assert [found["uniqKey"] for found in (await listing)["transactions"]] == [f"K{number}" for number in range(199)]
 
 
 async def test_bad_numbers_are_refused(wire: Wire) -> None:

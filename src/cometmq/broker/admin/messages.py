@@ -12,6 +12,7 @@ from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.timer_message import TimerMessageService
 from cometmq.broker.delay.waiting_messages import count_waiting, list_waiting
 from cometmq.broker.limits import (
+    HALF_MESSAGES_PER_SLICE,
     MAX_CONSUME_QUEUE_UNITS,
     MAX_LISTED_TRANSACTIONS,
     MAX_LISTED_WAITING,
@@ -20,6 +21,7 @@ from cometmq.broker.limits import (
 )
 from cometmq.broker.pull.consumer_filters import is_tag_type
 from cometmq.broker.pull.filters import SubscriptionError, parse_tags
+from cometmq.broker.slices import Steps, run_in_slices
 from cometmq.broker.transaction.half_message import real_queue
 from cometmq.broker.transaction.open_transactions import OpenTransactions, describe
 from cometmq.message.properties import REAL_QID, REAL_TOPIC, UNIQ_KEY
@@ -119,10 +121,12 @@ class TransactionAdmin:
         permission=needs_cluster(Action.GET),
     )
     def list(
-        self, _connection: ServerConnection, request: Request[GetOpenTransactionsRequestHeader], _body: bytes
-    ) -> Response:
+        self, connection: ServerConnection, request: Request[GetOpenTransactionsRequestHeader], _body: bytes
+    ) -> Response | None:
         """List the open transactions of a group or of all groups, starting at an offset."""
-        header = request.header
+        return run_in_slices(connection, request, self._list(request.header))
+
+    def _list(self, header: GetOpenTransactionsRequestHeader) -> Steps:
         most = min(max(header.max_num, 1), MAX_LISTED_TRANSACTIONS)
         listed: list[OpenTransaction] = []
         next_offset = None
@@ -130,7 +134,9 @@ class TransactionAdmin:
             if len(listed) == most or looked_at == MAX_SEARCHED_TRANSACTIONS:
                 next_offset = offset
                 break
-            found = self._describe(offset)
+            if looked_at % HALF_MESSAGES_PER_SLICE == HALF_MESSAGES_PER_SLICE - 1:
+                yield
+            found = self._describe(offset) if self._table.is_open(offset) else None
             if found is not None and header.group in (None, found.group):
                 listed.append(found)
         answer = admin_bodies.OpenTransactions(count=self._table.count, transactions=listed, next_offset=next_offset)
