@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from cometmq.client.consumer.listener import Listener, consume_directly, decodin
 from cometmq.client.errors import ClientError, ClientStateError, RemotingError
 from cometmq.client.group_client import GroupClient
 from cometmq.client.instance import ClientInstance
-from cometmq.client.lite.config import LiteTopicConfig, StartAt
+from cometmq.client.lite.config import MAX_MESSAGES, LiteTopicConfig, StartAt
 from cometmq.client.lite.listening import LiteListening
 from cometmq.client.lite.polls import LitePolls
 from cometmq.client.lite.requests import LiteMessage, LiteRequests
@@ -148,7 +149,7 @@ class LiteTopicConsumer(GroupClient):
         listening = LiteListening(self._listener, self._requests)
         try:
             with STOP_SIGNALS.calling(partial(asyncio.get_running_loop().call_soon_threadsafe, self.stop)):
-                while messages := await self._take(None):
+                while messages := await self._take(MAX_MESSAGES):
                     await listening.pass_on(messages)
         finally:
             await listening.close()
@@ -198,27 +199,28 @@ class LiteTopicConsumer(GroupClient):
             )
         if max_messages < 1:
             raise ValueError(f"max_messages must be 1 or more, not {max_messages}")
-        if wait_s is None:
-            return await self._take(max_messages)
-        try:
-            return await wait_for(self.instance.clock, wait_s, self._polls.take(max_messages))
-        except TimeoutError:
-            return []
+        return await self._take(max_messages, wait_s)
 
-    async def _take(self, max_messages: int | None) -> list[LiteMessage]:
-        """Take messages; return none once the consumer was stopped."""
-        taking = asyncio.get_running_loop().create_task(self._polls.take(max_messages or 32))
+    async def _take(self, max_messages: int, wait_s: float | None = None) -> list[LiteMessage]:
+        """Take messages; return none once the consumer was stopped or the time is over."""
+        taking = asyncio.get_running_loop().create_task(self._polls.take(max_messages))
         stopping = asyncio.get_running_loop().create_task(self._stopped.wait())
+        waiting = asyncio.wait({taking, stopping}, return_when=asyncio.FIRST_COMPLETED)
         try:
-            await asyncio.wait({taking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            with suppress(TimeoutError):
+                await (waiting if wait_s is None else wait_for(self.instance.clock, wait_s, waiting))
             return taking.result() if taking.done() else []
         except asyncio.CancelledError:
             if taking.done() and not taking.cancelled() and taking.exception() is None:
-                self._polls.ready.extendleft(reversed(taking.result()))  # for the next call
+                self.give_back(taking.result())
             raise
         finally:
             taking.cancel()
             stopping.cancel()
+
+    def give_back(self, messages: Iterable[LiteMessage]) -> None:
+        """Put back undelivered messages from the last step, so that the next step returns them."""
+        self._polls.ready.extendleft(reversed(list(messages)))
 
     def __aiter__(self) -> AsyncIterator[LiteMessage]:
         """Iterate over messages until the consumer is closed; acknowledge each with :meth:`ack`."""

@@ -21,8 +21,8 @@ from cometmq.client.send.config import ProducerConfig, TransactionConfig
 from cometmq.client.send.selection import QueueSelector
 from cometmq.client.send_result import SendResult
 from cometmq.client.serialization import Serializer, to_json
-from cometmq.client.stop_signals import STOP_SIGNALS
 from cometmq.client.sync.base import SyncClient, SyncSteps, blocking, taking
+from cometmq.client.sync.running import SyncRunning
 from cometmq.client.trace.context import TraceHeaders, with_trace_context
 from cometmq.message.message import Message, MessageExt
 from cometmq.remoting.bodies import MessageQueue
@@ -305,7 +305,7 @@ class SyncLitePullConsumer(SyncClient[LitePullConsumer]):
         self._call(lambda: self._inner.resume(queues))
 
 
-class SyncPushConsumer(SyncClient[PushConsumer]):
+class SyncPushConsumer(SyncRunning[PushConsumer]):
     """A synchronous :class:`~cometmq.client.consumer.push_consumer.PushConsumer`.
 
     The listener is a plain function that runs in threads of the consumer. If there is no listener, iterate: ``for
@@ -339,18 +339,6 @@ class SyncPushConsumer(SyncClient[PushConsumer]):
     subscribe = blocking(PushConsumer.subscribe)
     unsubscribe = blocking(PushConsumer.unsubscribe)
     receive = taking(PushConsumer.receive)
-
-    def run(self) -> None:
-        """Run the consumer until it is closed; see :meth:`PushConsumer.run <cometmq.client.PushConsumer.run>`.
-
-        SIGINT and SIGTERM end it in the main thread only.
-        """
-        with STOP_SIGNALS.calling(partial(self._loop.call_soon_threadsafe, self._inner.stop)):
-            self._run(self._inner.run())
-
-    def stop(self) -> None:
-        """Make :meth:`run` close the consumer and return."""
-        self._loop.call_soon_threadsafe(self._inner.stop)
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         """Iterate over messages until the consumer is closed."""

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 from cometmq.client.consumer.listener import Listener
 from cometmq.client.lite.config import LiteTopicConfig
 from cometmq.client.lite.consumer import LiteTopicConsumer
 from cometmq.client.lite.requests import LiteMessage
-from cometmq.client.stop_signals import STOP_SIGNALS
-from cometmq.client.sync.base import SyncClient, SyncSteps, blocking
+from cometmq.client.sync.base import SyncSteps, blocking, taking
+from cometmq.client.sync.running import SyncRunning
 from cometmq.remoting.security import Security
 
 
-class SyncLiteTopicConsumer(SyncClient[LiteTopicConsumer]):
+class SyncLiteTopicConsumer(SyncRunning[LiteTopicConsumer]):
     """A synchronous :class:`~cometmq.client.LiteTopicConsumer`.
 
     The listener is a plain function that runs in threads of the consumer. If there is no listener, iterate, or call
@@ -50,7 +49,7 @@ class SyncLiteTopicConsumer(SyncClient[LiteTopicConsumer]):
     close = blocking(LiteTopicConsumer.close)
     subscribe = blocking(LiteTopicConsumer.subscribe)
     unsubscribe = blocking(LiteTopicConsumer.unsubscribe)
-    receive = blocking(LiteTopicConsumer.receive)
+    receive = taking(LiteTopicConsumer.receive)
     ack = blocking(LiteTopicConsumer.ack)
     retry = blocking(LiteTopicConsumer.retry)
 
@@ -58,19 +57,6 @@ class SyncLiteTopicConsumer(SyncClient[LiteTopicConsumer]):
     def lite_topics(self) -> frozenset[str]:
         """The lite topics to which the consumer subscribes."""
         return self._call(lambda: self._inner.lite_topics)
-
-    def run(self) -> None:
-        """Run the consumer until it is closed; see :meth:`LiteTopicConsumer.run
-        <cometmq.client.LiteTopicConsumer.run>`.
-
-        SIGINT and SIGTERM end it in the main thread only.
-        """
-        with STOP_SIGNALS.calling(partial(self._loop.call_soon_threadsafe, self._inner.stop)):
-            self._run(self._inner.run())
-
-    def stop(self) -> None:
-        """Make :meth:`run` close the consumer and return."""
-        self._loop.call_soon_threadsafe(self._inner.stop)
 
     def __iter__(self) -> Iterator[LiteMessage]:
         """Iterate over messages until the consumer is closed."""
