@@ -102,6 +102,9 @@ class LiteTopicConsumer(GroupClient):
         self._started_ms = self.instance.clock.now_ms()
         self._stopped = asyncio.Event()
         self._polls = LitePolls(self._requests)
+        self._is_repeating = False
+        self.instance.remoting.on_open.append(self._connected)
+        self._requests.on_new_master = self._connected
         try:
             await self.instance.routes.get(self.topic)
             await self.instance.send_heartbeats()
@@ -120,7 +123,19 @@ class LiteTopicConsumer(GroupClient):
         elif self._ending is not None:
             await self._end_once(self._close)
 
+    def _connected(self, address: str) -> None:
+        """Repeat the subscriptions now: a broker that was restarted, or is the new master, may not know them."""
+        is_broker = any(address in broker.values() for broker in self.instance.routes.brokers.values())
+        if is_broker and self._subscription.is_running and not self._is_repeating:
+            self._is_repeating = True
+            self._background.spawn(self._repeat(), name="repeat subscriptions to lite topics")
+
+    async def _repeat(self) -> None:
+        self._is_repeating = False
+        await self._subscription.sync()
+
     async def _close(self) -> None:
+        self.instance.remoting.on_open.remove(self._connected)
         for message in await self._polls.close():
             try:
                 await self._requests.hide(message, 0, counts=False)

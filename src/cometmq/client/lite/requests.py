@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from cometmq.client.errors import RemotingError, RouteNotFoundError
@@ -58,6 +58,9 @@ class LiteRequests:
         self.topic = topic
         self.config = config
         self._deserializer = deserializer
+        self._masters: dict[str, str] = {}
+        self.on_new_master: Callable[[str], object] = _do_nothing
+        """Called with the address of a master that replaces another one."""
 
     async def brokers(self) -> list[str]:
         """Return the names of the brokers with readable queues of the parent topic.
@@ -161,7 +164,8 @@ class LiteRequests:
     async def hide(self, message: LiteMessage, seconds: float, *, counts: bool = True) -> None:
         """Deliver a message again after some seconds.
 
-        :param counts: the delivery that ends counts as an attempt.
+        :param counts: False if the delivery must not count as an attempt; this holds for all messages that were popped
+            together from the lite topic, and so does the time.
         :raises BrokerError: the broker refuses.
         :raises RemotingError: the broker does not answer.
         """
@@ -183,10 +187,19 @@ class LiteRequests:
         await self.instance.call(await self._address(broker), code, header, body, doing=doing)
 
     async def _address(self, broker: str) -> str:
-        return await self.instance.master_of(MessageQueue(self.topic, broker, 0))
+        address = await self.instance.master_of(MessageQueue(self.topic, broker, 0))
+        before = self._masters.get(broker)
+        self._masters[broker] = address
+        if before not in (None, address):
+            self.on_new_master(address)
+        return address
 
 
 def _handle_of(message: LiteMessage) -> ReceiptHandle:
     if message.handle is None:
         raise ValueError("the message was not received by this consumer, so it has no receipt handle")
     return message.handle
+
+
+def _do_nothing(_address: str) -> None:
+    pass
