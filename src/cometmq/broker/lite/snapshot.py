@@ -190,7 +190,7 @@ class LiteSnapshot:
                 await self._copy(index, extents[index.parent], ends[index.parent], groups[index.parent])
                 for index in indexes
             ]
-            await self._store.wait_kept(log_end)
+            await self._store.wait_kept(self._store.max_physical_offset)  # the offsets may be newer than log_end
             await in_thread(self._write, position, log_end, copied, self.unsure_until)
         except StoreClosedError as error:
             _log.info("lite topics are read from the log at the next start: %s", error)
