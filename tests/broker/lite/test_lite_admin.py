@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from tests.broker.lite.subscribing import GROUP, PARENT, Reader, bodies, make_gr
 from tests.broker.snapshots import copy_store
 from tests.broker.wire import Wire
 
+import cometmq.broker.lite.snapshot_file
 from cometmq.broker.controller import Broker
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.testing import VirtualClock
@@ -180,3 +182,46 @@ async def test_a_batch_for_lite_topics_is_refused(wire: Wire, reader: Reader) ->
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     await reader.sync("a")
     assert await reader.pop() == []
+
+
+@pytest.mark.parametrize("change", ["+message.type=NORMAL", "-message.type"])
+async def test_a_topic_with_lite_topics_stays_lite(wire: Wire, reader: Reader, broker: Broker, change: str) -> None:
+    fields = {"topic": PARENT, "readQueueNums": "2", "writeQueueNums": "2", "perm": "6", "defaultTopic": "TBW102"}
+    fields |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false", "attributes": change}
+    await send(wire, "a", b"a0")
+    refused = await wire.call(RequestCode.UPDATE_AND_CREATE_TOPIC, ext=fields)
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert "must stay LITE" in (refused.remark or "")
+    await reader.sync("a")
+    found = await reader.pop()
+    assert bodies(found) == [b"a0"]
+    await reader.ack(*found)
+    await reader.sync()
+    body = {"topic": PARENT, "prefix": "", "withUnread": "true"}
+    assert (await wire.call(RequestCode.EXPIRE_LITE_TOPICS, ext=body)).code == 0
+    assert (await wire.call(RequestCode.UPDATE_AND_CREATE_TOPIC, ext=fields)).code == 0
+    assert not broker.lite.indexes.is_parent(PARENT)
+
+
+async def test_the_snapshot_waits_for_the_acknowledgements_that_it_contains(
+    wire: Wire, reader: Reader, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[int] = []
+    wait_kept = broker.store.wait_kept
+
+    async def noted(position: int) -> None:
+        kept.append(position)
+        await wait_kept(position)
+
+    monkeypatch.setattr(broker.store, "wait_kept", noted)
+    monkeypatch.setattr(cometmq.broker.lite.snapshot_file, "_NUMBERS", 1)
+    await reader.add(*[f"lite-{number}" for number in range(1_000)], "z")
+    await send(wire, "z", b"z0")
+    found = await reader.pop()
+    saving = asyncio.create_task(broker.lite.save())
+    await reader.ack(*found)
+    acknowledged = broker.store.max_physical_offset
+    assert not saving.done()
+    assert not kept
+    await saving
+    assert kept[-1] >= acknowledged

@@ -12,7 +12,7 @@ from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import MAX_LIST_BYTES, MAX_LISTED, MAX_TOPIC_QUEUES
 from cometmq.broker.slices import Steps, members, run_in_slices, slices, table_in_slices
 from cometmq.broker.tables.table_writer import change_response
-from cometmq.broker.tables.topic_attributes import TopicAttributeError, changed_attributes
+from cometmq.broker.tables.topic_attributes import TopicAttributeError, changed_attributes, is_lite
 from cometmq.broker.tables.topics import describe_topic
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.message.names import (
@@ -167,7 +167,23 @@ class TopicAdmin:
             )
         except TopicAttributeError as error:
             raise RefusedError(ResponseCode.SYSTEM_ERROR, error.message) from None
+        if existing is not None and is_lite(existing.attributes) and not is_lite(attributes):
+            self._check_no_lite_topics(asked.topic_name)
         return msgspec.structs.replace(asked, attributes=attributes or None)
+
+    def _check_no_lite_topics(self, topic: str) -> None:
+        """Check that a topic of type LITE may get another type, with which nobody could read its lite topics.
+
+        :raises RefusedError: it has lite topics.
+        """
+        lite = self._broker.turn.lite
+        count = 0 if lite is None else lite.count_of(topic)
+        if count:
+            raise RefusedError(
+                ResponseCode.SYSTEM_ERROR,
+                f"message.type of topic {topic} must stay LITE while it has lite topics ({count}); remove them first: "
+                f"cometmq topic lite expire {topic}",
+            )
 
     def _make(self, connection: ServerConnection, topics: list[TopicConfig]) -> None:
         for topic in topics:

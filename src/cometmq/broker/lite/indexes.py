@@ -81,6 +81,11 @@ class LiteIndexes:
         """Return the number of lite topics."""
         return sum(index.names.count for index in self.by_parent.values())
 
+    def count_of(self, topic: str) -> int:
+        """Return the number of lite topics of a parent topic."""
+        index = self.by_parent.get(topic)
+        return 0 if index is None else index.names.count
+
     @property
     def most(self) -> int:
         """The maximum number of lite topics."""

@@ -36,13 +36,14 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final
 
 from cometmq.broker.limits import MAX_TURN_BYTES
 from cometmq.broker.statistics.stats import BrokerStats, Counted
 from cometmq.broker.statistics.traffic import DELAY, FIFO, NORMAL, SMALL_BYTES, TRANSACTION
 from cometmq.broker.turn.answers import PendingSend, PlainAnswers
 from cometmq.broker.turn.inner_message import InnerMessage, Stored, read_properties
+from cometmq.broker.turn.lite_messages import LiteMessages
 from cometmq.broker.turn.targets import RefusedError, SendTarget, SendTargets
 from cometmq.broker.turn.waiters import SendWaiters
 from cometmq.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_CHARS
@@ -76,33 +77,6 @@ Place = tuple[int, int, int]
 
 CoreCounts = Iterable[tuple[SendTarget, int, int, tuple[list[int], list[int]] | None]]
 """The core's statistics for each topic: the number and sizes of its messages."""
-
-
-class LiteMessages(Protocol):
-    """Gives messages of lite topics their offsets."""
-
-    @property
-    def mark(self) -> int:
-        """A point in the turn, for :meth:`take_back_to`."""
-
-    def check_later(self, topic: str, properties: str) -> None:
-        """Check that a message that waits first can be placed later.
-
-        :raises RefusedError: it cannot be stored.
-        """
-
-    def place(self, topic: str, properties: str, *, is_promised: bool) -> tuple[str, Any] | None:
-        """Return a message's new properties and its place, or ``None`` if it belongs to no lite topic.
-
-        :param is_promised: True if the message was acknowledged before.
-        :raises RefusedError: it cannot be stored.
-        """
-
-    def put(self, placed: Any, log_offset: int, /) -> None:
-        """Add a placed message that the turn has taken."""
-
-    def take_back_to(self, mark: int) -> None:
-        """Take back the messages that were put since a point in the turn."""
 
 
 class StoreTurn:
