@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import IO, Final, Self
@@ -46,6 +46,7 @@ from cometmq.message.properties import (
     REAL_TOPIC,
     RECONSUME_TIME,
     RETRY_TOPIC,
+    TIMER_NAMES,
     TRAN_MSG,
     UNIQ_KEY,
     WAIT,
@@ -54,7 +55,7 @@ from cometmq.message.properties import (
 from cometmq.message.sysflag import COMPRESSED, COMPRESSION_TYPE_MASK
 from cometmq.paths import local_path
 from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.headers import SendMessageRequestHeaderV2
+from cometmq.remoting.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
 from cometmq.threads import in_thread
 
 _PULL: Final = 32
@@ -323,9 +324,19 @@ async def _is_stored(admin: Admin, letter: MessageExt, topic: str) -> bool:
 
 
 async def _send(admin: Admin, letter: MessageExt, topic: str) -> None:
-    properties = {name: value for name, value in letter.properties.items() if name not in _DEAD_LETTER_PROPERTIES}
-    properties[UNIQ_KEY] = _unique_key(letter)
-    properties[RESENT_FROM] = letter.offset_msg_id
+    await send_copy(admin, letter, topic, {UNIQ_KEY: _unique_key(letter), RESENT_FROM: letter.offset_msg_id})
+
+
+async def send_copy(admin: Admin, message: MessageExt, topic: str, further: Mapping[str, str]) -> str:
+    """Send a stored message to a topic again, with a new life; return the offset id of the copy.
+
+    The copy has the message's body and properties, except those of its delays, failures and transaction.
+
+    :param further: properties that the copy has in addition, or in place of the message's.
+    :raises RouteNotFoundError: no nameserver knows the topic.
+    """
+    gone = {*_DEAD_LETTER_PROPERTIES, *TIMER_NAMES}
+    properties = {name: value for name, value in message.properties.items() if name not in gone} | dict(further)
     instance = admin.instance
     queue = random.choice(queue_or_fail(await instance.routes.get(topic)))
     header = SendMessageRequestHeaderV2(
@@ -334,12 +345,13 @@ async def _send(admin: Admin, letter: MessageExt, topic: str) -> None:
         default_topic=AUTO_CREATE_TOPIC,
         default_topic_queue_nums=1,
         queue_id=queue.queue_id,
-        sys_flag=letter.sys_flag & (COMPRESSED | COMPRESSION_TYPE_MASK),
+        sys_flag=message.sys_flag & (COMPRESSED | COMPRESSION_TYPE_MASK),
         born_timestamp=instance.clock.now_ms(),
-        flag=letter.flag,
+        flag=message.flag,
         properties=encode_properties(properties),
         broker_name=queue.broker_name,
     )
     address = await instance.master_of(queue)
-    doing = f"resending {letter.offset_msg_id} to {topic}"
-    await instance.call(address, RequestCode.SEND_MESSAGE_V2, header, letter.stored_body, doing=doing)
+    doing = f"resending {message.offset_msg_id} to {topic}"
+    answer = await instance.call(address, RequestCode.SEND_MESSAGE_V2, header, message.stored_body, doing=doing)
+    return answer.header(SendMessageResponseHeader).msg_id

@@ -12,6 +12,7 @@ import click
 from cometmq.cli.connection import administer, namesrv_option, survey
 from cometmq.cli.failures import WrongUseError
 from cometmq.cli.messages.trace import trace
+from cometmq.cli.messages.why import why
 from cometmq.cli.moments import PAST, local_time
 from cometmq.cli.names import BROKER, TOPIC
 from cometmq.cli.output import Column, output_option, show, show_one
@@ -216,6 +217,7 @@ def at(topic: str, broker: str | None, queue: int, offset: int, raw: bool, names
 
 
 command.add_command(trace)
+command.add_command(why)
 
 
 def _show_message(message: MessageExt, raw: bool, output: str) -> None:

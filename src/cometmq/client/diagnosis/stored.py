@@ -1,0 +1,224 @@
+"""Checks of the message itself: whether it is stored, delayed, half, expired or deleted, and whether its queue is
+readable.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from cometmq.client.admin import Admin
+from cometmq.client.admin.several import gathered
+from cometmq.client.diagnosis.checks import Check, Question, Unavailable, Verdict, moment, quote, tried
+from cometmq.client.diagnosis.place import Extent, by_unique_key
+from cometmq.client.trace.reader import MessageWay, way_of
+from cometmq.message.message import MessageExt
+from cometmq.message.names import (
+    PERM_READ,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    TRANS_CHECK_MAX_TIME_TOPIC,
+    TRANS_HALF_TOPIC,
+)
+from cometmq.message.properties import DELAY, PGROUP, REAL_TOPIC, TIMER_OUT_MS
+from cometmq.quantity import quantity
+from cometmq.remoting.admin_bodies import OpenTransaction, WaitingMessage
+from cometmq.remoting.bodies import TopicRouteData
+
+SEARCHED: Final = 10_000
+"""Maximum number of delayed messages and of open transactions that are searched on each broker."""
+_LEVELS_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+"""The delay levels, in seconds, that a broker has by default (``messageDelayLevel``)."""
+
+
+def level_due_ms(message: MessageExt) -> int | None:
+    """Return the time at which a message that is parked with a delay level becomes due, with default levels."""
+    level = message.properties.get(DELAY, "")
+    if not (level.isascii() and level.isdigit() and 1 <= int(level) <= len(_LEVELS_S)):
+        return None
+    return message.store_timestamp + _LEVELS_S[int(level) - 1] * 1000
+
+
+def out_of_range(question: Question, extent: Extent) -> Check:
+    """Explain why a queue has no message at an offset."""
+    span = f"the queue has the offsets {extent.first} to {extent.end - 1}"
+    if extent.first == extent.end:
+        span = f"the queue is empty, and its next offset is {extent.end}"
+    offset = question.offset or 0
+    if offset >= extent.end:
+        return Check("stored", Verdict.CAUSE, f"No message has offset {offset} yet: {span}.", "Check the offset.")
+    return Check(
+        "stored",
+        Verdict.CAUSE,
+        f"The message at offset {offset} is deleted: {span}. The broker deletes old messages (fileReservedTime).",
+        "Keep messages longer, or read them from an archive or a backup.",
+    )
+
+
+async def absent(admin: Admin, question: Question) -> list[Check]:
+    """Explain why a topic has no message with an id."""
+    now_ms = admin.instance.clock.now_ms()
+    delayed = await _delayed(admin, question, now_ms)
+    half = await _half(admin, question)
+    if Verdict.CAUSE in (delayed.verdict, half.verdict):
+        return [
+            Check("stored", Verdict.RULED_OUT, "The broker has the message, but not in its topic yet."),
+            delayed,
+            half,
+        ]
+    return [await _gone(admin, question, now_ms), delayed, half]
+
+
+async def _delayed(admin: Admin, question: Question, now_ms: int) -> Check:
+    topic, msg_id = question.topic, question.msg_id
+    parked = await tried(_parked(admin, question))
+    if isinstance(parked, Unavailable):
+        return Check("delayed", Verdict.UNKNOWN, f"The delayed messages cannot be searched: {parked.reason}.")
+    if parked is not None and parked > now_ms:
+        return _waits_until(parked)
+    masters = await tried(admin.masters())
+    if isinstance(masters, Unavailable):
+        return Check("delayed", Verdict.UNKNOWN, f"The delayed messages cannot be listed: {masters.reason}.")
+
+    async def waiting(address: str) -> list[WaitingMessage]:
+        found = await admin.waiting_messages(address, topic=topic, limit=SEARCHED)
+        return [message for message in found if message.uniq_key == msg_id]
+
+    listed = await gathered({name: tried(waiting(address)) for name, address in masters.items()})
+    for found in listed.values():
+        if isinstance(found, list) and found:
+            return _waits_until(found[0].due)
+    silent = [found.reason for found in listed.values() if isinstance(found, Unavailable)]
+    if silent and parked is None:
+        evidence = f"No parked message has this id in the index. The brokers do not list delayed messages: {silent[0]}."
+        return Check("delayed", Verdict.RULED_OUT, evidence)
+    return Check("delayed", Verdict.RULED_OUT, "No delayed message has this id.")
+
+
+def _waits_until(due_ms: int) -> Check:
+    evidence = f"The message is delayed: the broker delivers it at {moment(due_ms)}."
+    return Check("delayed", Verdict.CAUSE, evidence, "Wait until then, or recall the message and send it again.")
+
+
+async def _parked(admin: Admin, question: Question) -> int | None:
+    """Return the due time of a parked message, 0 if it is unknown, or None if there is no such message."""
+    due: int | None = None
+    for system_topic in (TIMER_TOPIC, SCHEDULE_TOPIC):
+        for message in await by_unique_key(admin, system_topic, question.msg_id):
+            if message.properties.get(REAL_TOPIC) != question.topic:
+                continue
+            out = message.properties.get(TIMER_OUT_MS, "")
+            found = int(out) if out.isascii() and out.isdigit() and len(out) < 19 else level_due_ms(message) or 0
+            due = max(due or 0, found)
+    return due
+
+
+async def _half(admin: Admin, question: Question) -> Check:
+    name, msg_id = "transaction", question.msg_id
+
+    async def opened(address: str) -> list[OpenTransaction]:
+        found = await admin.open_transactions(address, limit=SEARCHED)
+        return [one for one in found if one.uniq_key == msg_id]
+
+    masters = await tried(admin.masters())
+    places: dict[str, str] = {} if isinstance(masters, Unavailable) else masters
+    listed = await gathered({at: tried(opened(address)) for at, address in places.items()})
+    for found in listed.values():
+        if isinstance(found, list) and found:
+            evidence = (
+                f"The message is half: its transaction was begun at {moment(found[0].begun)} by producer group "
+                f"{quote(found[0].group)}, and is neither committed nor rolled back. The broker has asked "
+                f"{quantity(found[0].check_times, 'time')}."
+            )
+            return Check(name, Verdict.CAUSE, evidence, "Check that a producer of this group runs and answers checks.")
+    halves = await tried(by_unique_key(admin, TRANS_HALF_TOPIC, msg_id))
+    given_up = await tried(by_unique_key(admin, TRANS_CHECK_MAX_TIME_TOPIC, msg_id))
+    if isinstance(given_up, list) and given_up:
+        evidence = f"The broker has given up the transaction at {moment(given_up[-1].store_timestamp)}."
+        return Check(name, Verdict.CAUSE, evidence, f"Resume it: cometmq transaction resume {msg_id}")
+    if isinstance(halves, Unavailable):
+        return Check(name, Verdict.UNKNOWN, f"The half messages cannot be searched: {halves.reason}.")
+    ours = [half for half in halves if half.properties.get(REAL_TOPIC) == question.topic]
+    if not ours:
+        return Check(name, Verdict.RULED_OUT, "No half message has this id.")
+    group = quote(ours[-1].properties.get(PGROUP, ""))
+    if not listed or any(isinstance(found, Unavailable) for found in listed.values()):
+        evidence = f"The message is half, or rolled back: producer group {group} has not committed its transaction."
+    else:
+        evidence = f"Producer group {group} has rolled back the transaction of this message."
+    return Check(name, Verdict.CAUSE, evidence, "Check the producer's transaction listener.")
+
+
+async def _gone(admin: Admin, question: Question, now_ms: int) -> Check:
+    way = await tried(way_of(admin, question.msg_id))
+    sends = way.sends if isinstance(way, MessageWay) else ()
+    sent = f" Its trace records a send at {moment(sends[-1][0].time_ms)}." if sends else ""
+    times = await gathered({at: admin.offsets.earliest_store_time(at) for at in await admin.queues(question.topic)})
+    stored = [time for time in times.values() if time > 0]
+    made_ms = made_about_ms(question.msg_id, now_ms)
+    if stored and made_ms is not None and made_ms < min(stored):
+        evidence = (
+            f"The message is deleted: its id was made at about {moment(made_ms)}, and the oldest message of the topic "
+            f"was stored at {moment(min(stored))}.{sent}"
+        )
+        return Check("stored", Verdict.CAUSE, evidence, "Keep messages longer (fileReservedTime), or use an archive.")
+    evidence = (
+        f"The index of topic {question.topic} has no message with this id: "
+        f"it was never stored here, or is deleted.{sent}"
+    )
+    return Check(
+        "stored",
+        Verdict.CAUSE,
+        evidence,
+        "Check the id, the topic and the producer's send result; a broker with messageIndexEnable=false has no index.",
+    )
+
+
+def made_about_ms(msg_id: str, now_ms: int) -> int | None:
+    """Return the time in a client's message id (``MessageClientIDSetter``), which counts from the first of a month."""
+    if len(msg_id) not in (32, 56):
+        return None
+    try:
+        passed_ms = int(msg_id[-12:-4], 16)
+    except ValueError:
+        return None
+    start = datetime.fromtimestamp(now_ms / 1000).astimezone().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    made_ms = int(start.timestamp() * 1000) + passed_ms
+    if made_ms > now_ms + 86_400_000:
+        last_month = (start - timedelta(days=1)).replace(day=1)
+        made_ms = int(last_month.timestamp() * 1000) + passed_ms
+    return made_ms
+
+
+def life_time(message: MessageExt, now_ms: int) -> Check:
+    """Check that the message's life time is not over."""
+    if message.expires_at is None:
+        return Check("life time", Verdict.RULED_OUT, "The message has no life time.")
+    ends_ms = round(message.expires_at.timestamp() * 1000)
+    if ends_ms > now_ms:
+        return Check("life time", Verdict.RULED_OUT, f"The message lives until {moment(ends_ms)}.")
+    return Check(
+        "life time",
+        Verdict.CAUSE,
+        f"The message's life time ended at {moment(ends_ms)}, so the broker no longer delivers it.",
+        "Send it again with a longer life time, or consume faster.",
+    )
+
+
+def readable(message: MessageExt, route: TopicRouteData) -> Check:
+    """Check that consumers may read the message's queue."""
+    place = f"queue {message.queue_id} on {message.broker_name}"
+    data = next((one for one in route.queue_datas if one.broker_name == message.broker_name), None)
+    topic = message.topic
+    if data is None:
+        evidence = f"The nameserver has no route to broker {message.broker_name}, which has the message."
+        return Check("queue", Verdict.CAUSE, evidence, "Start this broker, or check its registration.")
+    if not data.perm & PERM_READ:
+        evidence = f"Topic {topic} is not readable on {message.broker_name}."
+        return Check("queue", Verdict.CAUSE, evidence, f"Run: cometmq topic alter {topic} --permission rw")
+    if message.queue_id >= data.read_queue_nums:
+        evidence = f"The topic has {quantity(data.read_queue_nums, 'read queue')}, so nobody reads {place}."
+        return Check(
+            "queue", Verdict.CAUSE, evidence, f"Run: cometmq topic alter {topic} --read-queues {message.queue_id + 1}"
+        )
+    return Check("queue", Verdict.RULED_OUT, f"Consumers may read {place}.")
