@@ -1,0 +1,229 @@
+"""``cometmq mcp`` as programs start it: over stdin and stdout, and over HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from tests.helpers.pace import is_in_time
+from tests.helpers.waiting import wait_for
+
+from cometmq.client import Message
+from cometmq.testing import Cluster, free_port
+
+TOKEN = "0123456789abcdef0123456789abcdef"
+
+
+def command(namesrv: str, data: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "cometmq", "mcp", "-n", namesrv, "--data", str(data), *options]
+
+
+def parameters(namesrv: str, data: Path, *options: str) -> StdioServerParameters:
+    words = command(namesrv, data, *options)
+    return StdioServerParameters(command=words[0], args=words[1:], env={**os.environ, "PYTHONPATH": "src"})
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with Cluster() as cluster:
+        await cluster.create_topic("orders", 1)
+        yield cluster
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_stdin_and_stdout(cluster: Cluster, tmp_path: Path, mode: Any) -> None:
+    result = await cluster.send(Message("orders", b"hello"))
+    async with Client(parameters(cluster.namesrv_address, tmp_path), mode=mode) as client:
+        assert client.server_info is None or client.server_info.name == "cometmq"
+        assert len((await client.list_tools()).tools) == 16
+        found = await client.call_tool("rmq_message_query", {"topicName": "orders", "msgId": result.msg_id})
+    assert not found.is_error
+    assert ">hello</untrusted-" in found.structured_content["items"][0]["body"]
+    entries = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]
+    (call,) = [entry for entry in entries if entry["event"] == "call"]
+    assert (call["tool"], call["outcome"]) == ("rmq.message.query", "done")
+
+
+@contextmanager
+def running(words: list[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def request(number: int, method: str, **fields: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": fields}).encode() + b"\n"
+
+
+INITIALIZE = request(
+    1, "initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo={"name": "claude-ai", "version": "1"}
+)
+INITIALIZED = b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n'
+
+
+def read_line(stream: IO[bytes] | None) -> dict[str, Any]:
+    assert stream is not None
+    line: dict[str, Any] = json.loads(stream.readline())
+    return line
+
+
+def test_without_a_nameserver_tools_are_listed_and_calls_fail_in_time(tmp_path: Path) -> None:
+    with running(command(f"127.0.0.1:{free_port('127.0.0.1')}", tmp_path)) as process:
+        assert process.stdin is not None
+        process.stdin.write(INITIALIZE + INITIALIZED + request(2, "tools/list"))
+        process.stdin.flush()
+        assert read_line(process.stdout)["result"]["serverInfo"]["name"] == "cometmq"
+        assert len(read_line(process.stdout)["result"]["tools"]) == 16
+        began = time.monotonic()
+        process.stdin.write(request(3, "tools/call", name="rmq_topic_list", arguments={}))
+        process.stdin.flush()
+        result = read_line(process.stdout)["result"]
+        assert result["isError"]
+        assert "127.0.0.1" in result["content"][0]["text"]
+        assert is_in_time(time.monotonic() - began, 10)
+
+
+@pytest.mark.parametrize("how", ["its stdin ends", "SIGTERM", "SIGINT"])
+def test_it_ends_with_its_client(tmp_path: Path, how: str) -> None:
+    with running(command("127.0.0.1:9", tmp_path)) as process:
+        assert process.stdin is not None
+        process.stdin.write(INITIALIZE)
+        process.stdin.flush()
+        read_line(process.stdout)
+        if how.startswith("SIG"):
+            process.send_signal(signal.Signals[how])
+        else:
+            process.stdin.close()
+            process.stdin = None
+        assert process.wait(20) == 0
+        assert process.stdout is not None
+        assert process.stdout.read() == b"", "stdout has only messages of the protocol"
+
+
+def test_lines_that_are_no_messages_do_not_stop_it(tmp_path: Path) -> None:
+    with running(command("127.0.0.1:9", tmp_path)) as process:
+        assert process.stdin is not None
+        process.stdin.write(
+            b"\xff\xfe\n{}\nnull\n[[[[\n" + b'{"jsonrpc":"2.0","id":' + b"9" * 5000 + b"}\n" + INITIALIZE
+        )
+        process.stdin.flush()
+        while True:
+            answer = read_line(process.stdout)
+            if answer.get("id") == 1:
+                break
+        assert answer["result"]["serverInfo"]["name"] == "cometmq"
+
+
+# --- HTTP -----------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def served(cluster: Cluster, data: Path, *options: str, token: str = "") -> AsyncIterator[str]:
+    environment = {**os.environ, "COMETMQ_MCP_TOKEN": token, "PYTHONPATH": "src"}
+    words = command(cluster.namesrv_address, data, "--http", "--port", "0", *options)
+    with running(words, env=environment) as process:
+        assert process.stderr is not None
+        os.set_blocking(process.stderr.fileno(), False)
+        seen = b""
+
+        def is_ready() -> bool:
+            nonlocal seen
+            assert process.stderr is not None
+            seen += process.stderr.read() or b""
+            return b"/mcp" in seen
+
+        wait_for(is_ready, "the server's ready line")
+        yield seen.decode().split("ready: ")[1].split()[0]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+
+
+async def test_http_with_a_token(cluster: Cluster, tmp_path: Path) -> None:
+    async with served(cluster, tmp_path, token=TOKEN) as url:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        async with (
+            httpx2.AsyncClient(headers=headers) as http,
+            Client(streamable_http_client(url, http_client=http)) as client,
+        ):
+            found = await client.call_tool("rmq_topic_list", {})
+            assert [item["name"] for item in found.structured_content["items"]] == ["orders"]
+        async with httpx2.AsyncClient() as http:
+            body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+            accept = {"Accept": "application/json, text/event-stream"}
+            for wrong in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}):
+                assert (await http.post(url, json=body, headers={**accept, **wrong})).status_code == 401
+    entries = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]
+    assert [entry["by"] for entry in entries if entry["event"] == "call"] == ["token"]
+
+
+async def test_http_refuses_foreign_hosts_origins_and_sizes(cluster: Cluster, tmp_path: Path) -> None:
+    async with served(cluster, tmp_path, "--name", "mcp.example.com") as url, httpx2.AsyncClient() as http:
+        accept = {"Accept": "application/json, text/event-stream"}
+
+        async def status(body: bytes = INITIALIZE, **headers: str) -> int:
+            sent = {**accept, "Content-Type": "application/json", **headers}
+            return (await http.post(url, content=body, headers=sent)).status_code
+
+        assert await status() == 200
+        assert await status(Host="mcp.example.com") == 200
+        assert await status(Host="evil.example.com") == 421
+        assert await status(Host="127.0.0.1.evil.example.com:80") == 421
+        assert await status(Origin="http://evil.example.com") == 403
+        assert await status(Origin="https://mcp.example.com") == 200
+        assert await status(b"x" * (5 * 1024 * 1024)) == 413
+        assert (await http.get(url.removesuffix("/mcp") + "/other")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--http", "--host", "0.0.0.0"], "other machines could use this server without a token"),
+        (["--http", "--certificate", "x"], "--certificate and --key must be used together"),
+        (["--name", "x"], "belong to HTTP"),
+        (["--mask", "("], "not a regular expression"),
+        (["--http", "--token-file", "/nowhere"], "cannot be read"),
+    ],
+)
+def test_options_that_are_not_safe_are_refused(options: list[str], words: str, tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "COMETMQ_MCP_TOKEN"}
+    done = subprocess.run(command("127.0.0.1:9", tmp_path, *options), capture_output=True, env=environment, check=False)
+    assert done.returncode != 0
+    assert words in done.stderr.decode()
+    assert done.stdout == b""
+
+
+def test_the_command_names_its_extra(tmp_path: Path) -> None:
+    (tmp_path / "mcp.py").write_text("raise ImportError")
+    code = (
+        "import sys; sys.modules['mcp'] = None; from cometmq.cli.main import main; "
+        f"main(['mcp', '-n', '127.0.0.1:9', '--data', {str(tmp_path)!r}])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert done.returncode == 1
+    assert b"pip install 'cometmq[mcp]'" in done.stderr
+
+
+def test_help_imports_nothing_of_the_package() -> None:
+    code = (
+        "import sys; from cometmq.cli.main import root; root.get_command(None, 'mcp'); assert 'mcp' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
