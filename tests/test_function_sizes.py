@@ -17,6 +17,7 @@ MANY_PARAMETERS: Final = {
     "client/consumer/push_consumer.py PushConsumer.__init__": "public interface: options by name",
     "client/lite/consumer.py LiteTopicConsumer.__init__": "public interface: options by name",
     "client/sync/lite.py SyncLiteTopicConsumer.__init__": "public interface: options by name",
+    "client/simple/consumer.py SimpleConsumer.__init__": "public interface: options by name",
     "client/producer/producer.py Producer.__init__": "public interface: options by name",
     "client/producer/transaction_producer.py TransactionProducer.__init__": "public interface: options by name",
     "client/sync/clients.py SyncProducer.__init__": "public interface: options by name",

@@ -8,7 +8,7 @@ import pytest
 from tests.helpers.examples import EXAMPLES, run
 from tests.interop.systems import Deployment, System
 
-from cometmq.client import LitePullConfig, ProducerConfig, PushConfig, TransactionConfig, errors
+from cometmq.client import LitePullConfig, ProducerConfig, PushConfig, SimpleConsumerConfig, TransactionConfig, errors
 from cometmq.client.sync import SyncAdmin
 from cometmq.testing import SyncCluster
 
@@ -73,6 +73,12 @@ def test_the_example_of_lite_topics(tmp_path: Path) -> None:
     assert shown == [f"{word} (session-1)" for word in ("once", "upon", "a", "time")]
 
 
+def test_the_example_of_simple_consumers(tmp_path: Path) -> None:
+    with SyncCluster() as cluster:
+        shown = run("simple_consumer.py", tmp_path, cluster.namesrv_address).splitlines()
+    assert shown == ["job 7 failed, again in a second", "10 jobs are done"]
+
+
 def test_the_example_of_producer_retries(tmp_path: Path) -> None:
     both, failed, *others = run("producer_retries.py", tmp_path).splitlines()
     assert re.fullmatch(r"\d+ at broker-[01], \d+ at broker-[01]", both), both
@@ -89,10 +95,10 @@ def test_the_page_of_transactions_names_every_option_with_its_default() -> None:
 
 def test_the_page_names_every_option_with_its_default() -> None:
     page = (EXAMPLES.parent / "docs" / "client.md").read_text()
-    for kind in (ProducerConfig, PushConfig, LitePullConfig):
+    for kind in (ProducerConfig, PushConfig, LitePullConfig, SimpleConsumerConfig):
         for option in dataclasses.fields(kind):
             assert re.search(rf"^\| `{option.name}` \|", page, re.MULTILINE), option.name
-    configs: list[ProducerConfig | PushConfig | LitePullConfig] = [ProducerConfig(), PushConfig(), LitePullConfig()]
+    configs = (ProducerConfig(), PushConfig(), LitePullConfig(), SimpleConsumerConfig())
     for config in configs:
         for name, value in dataclasses.asdict(config).items():
             if type(value) in (int, float) and not name.endswith("bytes_for_queue") and name != "pull_threshold_bytes":

@@ -22,6 +22,7 @@ from cometmq.client import (
     Producer,
     PullConsumer,
     PushConsumer,
+    SimpleConsumer,
     TransactionProducer,
     TransactionState,
 )
@@ -30,7 +31,16 @@ from cometmq.client.own_loop import OwnLoop
 from cometmq.client.sync import SyncProducer
 from cometmq.testing import Cluster
 
-CLIENTS = [Producer, TransactionProducer, PushConsumer, LitePullConsumer, LiteTopicConsumer, PullConsumer, Admin]
+CLIENTS = [
+    Producer,
+    TransactionProducer,
+    PushConsumer,
+    LitePullConsumer,
+    LiteTopicConsumer,
+    SimpleConsumer,
+    PullConsumer,
+    Admin,
+]
 LIMIT_S = 20.0
 
 
@@ -73,6 +83,7 @@ async def clients() -> AsyncIterator[dict[type, Any]]:
             push,
             LitePullConsumer("lite", at),
             LiteTopicConsumer("sessions", "parent", namesrv=at),
+            SimpleConsumer("workers", {}, at),
             PullConsumer("pull", at),
             Admin(at),
         ]

@@ -68,6 +68,9 @@ if TYPE_CHECKING:
     from cometmq.client.send.selection import by_sharding_key
     from cometmq.client.send_result import PartlySentError, SendResult, SendStatus
     from cometmq.client.serialization import from_json, to_json
+    from cometmq.client.simple.config import SimpleConsumerConfig
+    from cometmq.client.simple.consumer import SimpleConsumer
+    from cometmq.client.simple.message import PoppedMessage
     from cometmq.message.ids import RecallHandleError
     from cometmq.message.message import Message, MessageExt
     from cometmq.remoting.bodies import MessageQueue
@@ -113,6 +116,7 @@ __all__ = [
     "MessageQueue",
     "OtherTopicError",
     "PartlySentError",
+    "PoppedMessage",
     "Producer",
     "ProducerConfig",
     "PullConsumer",
@@ -143,6 +147,8 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "SerializationError",
+    "SimpleConsumer",
+    "SimpleConsumerConfig",
     "StartAt",
     "Suspend",
     "Tls",
@@ -178,6 +184,9 @@ _MODULES: Final = (
     "cometmq.client.send_result",
     "cometmq.client.send.selection",
     "cometmq.client.serialization",
+    "cometmq.client.simple.config",
+    "cometmq.client.simple.consumer",
+    "cometmq.client.simple.message",
     "cometmq.message.ids",
     "cometmq.message.message",
     "cometmq.remoting.bodies",

@@ -399,10 +399,16 @@ def split_records(data: bytes, broker_name: str = "") -> list[MessageExt]:
 
     :raises RecordError: the body is not a sequence of complete records.
     """
-    starts = None if CORE is None else CORE.message_starts(data)
-    if starts is None:
-        starts = _starts_of(data)
-    return [MessageExt(data, at, broker_name) for at in starts]
+    return [MessageExt(data, at, broker_name) for at in record_starts(data)]
+
+
+def record_starts(data: bytes) -> list[int]:
+    """Return the position of each record in a pull response.
+
+    :raises RecordError: the body is not a sequence of complete records.
+    """
+    starts: list[int] | None = None if CORE is None else CORE.message_starts(data)
+    return _starts_of(data) if starts is None else starts
 
 
 def _starts_of(data: bytes) -> list[int]:

@@ -12,17 +12,11 @@ from cometmq.proxy.backend.backend import Link, PoppedHandle
 from cometmq.proxy.errors import ProxyError
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.headers import ConsumerSendMsgBackRequestHeader
-from cometmq.remoting.pop_headers import (
-    AckMessageRequestHeader,
-    ChangeInvisibleTimeRequestHeader,
-    ChangeInvisibleTimeResponseHeader,
-)
+from cometmq.remoting.pop_headers import ChangeInvisibleTimeResponseHeader
+from cometmq.remoting.pop_requests import ack_request, change_request, changed_handle, dead_letter_request
 
 _POP_PARTS: Final = 8
 _MAX_OFFSET_DIGITS: Final = 19
-_TO_DEAD_LETTERS: Final = -1
-"""The delay level with which a broker makes a message a dead letter."""
 
 
 class Delivery(NamedTuple):
@@ -115,14 +109,7 @@ async def acknowledge(link: Link, delivery: Delivery) -> None:
     :raises ProxyError: the broker refuses.
     """
     handle = delivery.handle
-    header = AckMessageRequestHeader(
-        consumer_group=delivery.group,
-        topic=delivery.stored_topic,
-        queue_id=handle.queue_id,
-        extra_info=handle.encode(),
-        offset=handle.queue_offset,
-        lite_topic=delivery.lite_topic,
-    )
+    header = ack_request(handle, delivery.topic, delivery.group, lite_topic=delivery.lite_topic)
     (await link.ask(handle.broker_name, RequestCode.ACK_MESSAGE, header)).checked()
 
 
@@ -135,26 +122,13 @@ async def change_invisible_time(
 
     :raises ProxyError: the broker refuses.
     """
-    handle = delivery.handle
-    header = ChangeInvisibleTimeRequestHeader(
-        consumer_group=delivery.group,
-        topic=delivery.stored_topic,
-        queue_id=handle.queue_id,
-        extra_info=handle.encode(),
-        offset=handle.queue_offset,
-        invisible_time=invisible_ms,
-        lite_topic=delivery.lite_topic,
-        suspend=suspend,
+    handle, lite_topic = delivery.handle, delivery.lite_topic
+    header = change_request(
+        *(handle, delivery.topic, delivery.group, invisible_ms), lite_topic=lite_topic, suspend=suspend
     )
     reply = await link.ask(handle.broker_name, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
     changed = reply.checked().header(ChangeInvisibleTimeResponseHeader)
-    renewed = handle._replace(
-        start_offset=handle.queue_offset,
-        pop_time=changed.pop_time,
-        invisible_time=changed.invisible_time,
-        revive_queue=changed.revive_qid,
-    )
-    return delivery._replace(handle=renewed)
+    return delivery._replace(handle=changed_handle(handle, changed))
 
 
 async def forward_to_dead_letters(link: Link, delivery: Delivery, message_id: str) -> None:
@@ -164,13 +138,8 @@ async def forward_to_dead_letters(link: Link, delivery: Delivery, message_id: st
 
     :raises ProxyError: the broker refuses.
     """
-    header = ConsumerSendMsgBackRequestHeader(
-        offset=delivery.log_offset,
-        group=delivery.group,
-        delay_level=_TO_DEAD_LETTERS,
-        origin_msg_id=message_id,
-        origin_topic=delivery.stored_topic,
-        max_reconsume_times=0,
+    header = dead_letter_request(
+        *(delivery.handle, delivery.topic, delivery.group), log_offset=delivery.log_offset, message_id=message_id
     )
     (await link.ask(delivery.handle.broker_name, RequestCode.CONSUMER_SEND_MSG_BACK, header)).checked()
     await acknowledge(link, delivery)

@@ -21,6 +21,7 @@ from cometmq.proxy.message_bytes import field, message_bytes
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.remoting.lite.headers import PopLiteMessageResponseHeader
 from cometmq.remoting.pop_headers import PopMessageResponseHeader
+from cometmq.remoting.pop_requests import queue_handles
 
 _MESSAGE: Final = b"\x12"
 """The head of the field ``message`` in a ``ReceiveMessageResponse``."""
@@ -136,18 +137,14 @@ def _handle_heads(header: PopMessageResponseHeader, broker: str) -> dict[int, st
     """Return the start of a receipt handle up to the queue ID for each queue; a message from a retry topic has its own
     handle.
 
-    :raises ValueError: the response is malformed.
+    :raises HandleError: the response is malformed.
     """
-    heads = {}
-    for part in filter(None, (header.start_offset_info or "").split(";")):
-        kind, queue_id, start = part.split(" ")
-        if kind == NORMAL_TOPIC:
-            first = ReceiptHandle(
-                *(int(start), header.pop_time, header.invisible_time, header.revive_qid, kind, broker),
-                *(int(queue_id), 0),
-            )
-            heads[int(queue_id)] = first.encode().rpartition(" ")[0]
-    return heads
+    handles = queue_handles(header, broker)
+    return {
+        queue_id: handle.encode().rpartition(" ")[0]
+        for (kind, queue_id), handle in handles.items()
+        if kind == NORMAL_TOPIC
+    }
 
 
 def _handle(message: MessageExt, heads: _Heads) -> str:

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-import msgspec
-
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import (
     MAX_ACK_BITS_CHARS,
@@ -34,7 +32,7 @@ from cometmq.broker.pop.state import PopQueue
 from cometmq.broker.turn.answers import FLUSH_IS_LATE, OneAnswer
 from cometmq.broker.turn.targets import TOPIC_HELP, RefusedError
 from cometmq.message.pop_info import HandleError, ReceiptHandle, is_retry_of, parse_handle, real_topic
-from cometmq.remoting.bodies import Body, BodyError, decode_request
+from cometmq.remoting.bodies import BodyError, decode_request
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import NoHeader
 from cometmq.remoting.permissions import Action, Kind, Need, needs_of_body, needs_popped, on_group, on_topic
@@ -43,6 +41,7 @@ from cometmq.remoting.pop_headers import (
     ChangeInvisibleTimeRequestHeader,
     ChangeInvisibleTimeResponseHeader,
 )
+from cometmq.remoting.pop_requests import BatchAck, BatchAckMessageRequestBody
 from cometmq.remoting.processors import Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
 
@@ -62,29 +61,6 @@ class LiteEnds(Protocol):
 
     def change(self, connection: ServerConnection, request: Request[Any]) -> Response | None:
         """Change the invisible time of a message."""
-
-
-class BatchAck(Body, kw_only=True):
-    """An acknowledgement for messages from one pop from a queue (``BatchAck``)."""
-
-    group: str = msgspec.field(name="c")
-    topic: str = msgspec.field(name="t")
-    retry: str = msgspec.field(name="r", default="0")
-    """The kind of topic (its own, or a retry topic), in the notation of receipt handles."""
-    start_offset: int = msgspec.field(name="so")
-    queue_id: int = msgspec.field(name="q")
-    revive_queue: int = msgspec.field(name="rq", default=0)
-    pop_time: int = msgspec.field(name="pt")
-    invisible_time: int = msgspec.field(name="it", default=0)
-    bits: str = msgspec.field(name="b")
-    """Base64-encoded bits, lowest first; bit n stands for the offset ``start_offset`` + n."""
-
-
-class BatchAckMessageRequestBody(Body):
-    """The request body of BATCH_ACK_MESSAGE (200151)."""
-
-    broker_name: str | None = None
-    acks: list[BatchAck] = msgspec.field(default_factory=list)
 
 
 def batch_needs(body: bytes) -> Iterator[Need]:

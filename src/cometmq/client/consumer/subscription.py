@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeVar
 
 from cometmq.client.errors import BrokerError, RemotingError, RouteNotFoundError
 from cometmq.client.instance import ClientInstance
@@ -17,6 +17,8 @@ from cometmq.remoting.bodies import CheckClientRequestBody, SubscriptionData, en
 from cometmq.remoting.codes import RequestCode, ResponseCode
 
 log = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=MessageExt)
 
 ALL: Final = "*"
 TAG: Final = "TAG"
@@ -50,7 +52,7 @@ def subscription(topic: str, expression: str, expression_type: str, version_ms: 
     return data
 
 
-def wanted(messages: list[MessageExt], data: SubscriptionData) -> list[MessageExt]:
+def wanted(messages: list[M], data: SubscriptionData) -> list[M]:
     """Return the messages whose tags match the subscription; brokers compare only hashes."""
     if not data.tags_set:
         return messages

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -11,13 +11,13 @@ from typing import Any, Final
 from cometmq.client.background import Background
 from cometmq.client.consumer.listener import Listener, consume_directly, decoding
 from cometmq.client.errors import ClientError, ClientStateError, RemotingError
-from cometmq.client.group_client import GroupClient
 from cometmq.client.instance import ClientInstance
 from cometmq.client.lite.config import MAX_MESSAGES, LiteTopicConfig, StartAt
 from cometmq.client.lite.listening import LiteListening
 from cometmq.client.lite.polls import LitePolls
 from cometmq.client.lite.requests import LiteMessage, LiteRequests
 from cometmq.client.lite.subscription import LiteSubscription
+from cometmq.client.popping import PoppingConsumer
 from cometmq.client.serialization import deserializer_of
 from cometmq.client.steps import Steps
 from cometmq.client.stop_signals import STOP_SIGNALS
@@ -25,13 +25,13 @@ from cometmq.clock import wait_for
 from cometmq.message.message import MessageExt
 from cometmq.message.names import check_topic
 from cometmq.remoting.admin_bodies import ConsumeMessageDirectlyResult, ConsumerRunningInfo
-from cometmq.remoting.bodies import ConsumerData, MessageQueue, SubscriptionData
+from cometmq.remoting.bodies import ConsumerData, SubscriptionData
 from cometmq.remoting.security import Security
 
 _MODEL: Final = "LITE_SELECTIVE"
 
 
-class LiteTopicConsumer(GroupClient):
+class LiteTopicConsumer(PoppingConsumer):
     """A member of a consumer group that reads lite topics of one parent topic.
 
     ``subscribe`` to lite topics before or after ``start``; ``async with`` starts and closes the consumer. Messages of
@@ -80,7 +80,6 @@ class LiteTopicConsumer(GroupClient):
         self._requests = LiteRequests(self.instance, group, topic, self.config, decoder)
         self._subscription = LiteSubscription(self._requests, on_lost)
         self._background = Background(f"the consumer of lite topics of group {group}", self.instance.clock)
-        self._state = "not started"
 
     # --- start and end ---
 
@@ -91,10 +90,7 @@ class LiteTopicConsumer(GroupClient):
         :raises RouteNotFoundError: the parent topic does not exist.
         :raises BrokerError: a broker refuses, for example because the group is not bound to the topic.
         """
-        if self._state != "not started":
-            raise ClientStateError(
-                f"the consumer of group {self.group} is {self._state}", next_step="create a new consumer"
-            )
+        self._demand_not_started()
         self.instance.add_consumer(self.group, self, works_alone=self._listener is not None)
         self.instance.lite_losses[self.group] = self._subscription.lost
         self._use.begin(self._background.stop)
@@ -274,16 +270,6 @@ class LiteTopicConsumer(GroupClient):
             message_model=_MODEL,
             subscription_data_set=[subscription],
         )
-
-    def members_changed(self) -> None:
-        """Do nothing, because brokers share the lite topics among the members."""
-
-    def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Do nothing, because the offsets are on the brokers."""
-
-    def positions(self, topic: str) -> dict[MessageQueue, int]:  # noqa: ARG002
-        """Return nothing, because the offsets are on the brokers."""
-        return {}
 
     def running_info(self) -> ConsumerRunningInfo:
         """Return the consumer's state, for administrators."""

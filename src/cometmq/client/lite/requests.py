@@ -24,7 +24,7 @@ from cometmq.remoting.lite.headers import (
     PopLiteMessageRequestHeader,
     PopLiteMessageResponseHeader,
 )
-from cometmq.remoting.pop_headers import AckMessageRequestHeader, ChangeInvisibleTimeRequestHeader
+from cometmq.remoting.pop_requests import ack_request, change_request
 
 _NOTHING = (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND, ResponseCode.NO_MESSAGE)
 
@@ -151,14 +151,7 @@ class LiteRequests:
         :raises RemotingError: the broker does not answer.
         """
         handle = _handle_of(message)
-        header = AckMessageRequestHeader(
-            consumer_group=self._group,
-            topic=self.topic,
-            queue_id=handle.queue_id,
-            extra_info=handle.encode(),
-            offset=handle.queue_offset,
-            lite_topic=message.lite_topic,
-        )
+        header = ack_request(handle, self.topic, self._group, lite_topic=message.lite_topic)
         await self._call(handle.broker_name, RequestCode.ACK_MESSAGE, header, doing="acknowledging a message")
 
     async def hide(self, message: LiteMessage, seconds: float, *, counts: bool = True) -> None:
@@ -170,15 +163,9 @@ class LiteRequests:
         :raises RemotingError: the broker does not answer.
         """
         handle = _handle_of(message)
-        header = ChangeInvisibleTimeRequestHeader(
-            consumer_group=self._group,
-            topic=self.topic,
-            queue_id=handle.queue_id,
-            extra_info=handle.encode(),
-            offset=handle.queue_offset,
-            invisible_time=round(seconds * 1000),
-            lite_topic=message.lite_topic,
-            suspend=not counts,
+        invisible_ms, lite_topic = round(seconds * 1000), message.lite_topic
+        header = change_request(
+            *(handle, self.topic, self._group, invisible_ms), lite_topic=lite_topic, suspend=not counts
         )
         code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
         await self._call(handle.broker_name, code, header, doing="changing the time of a message")

@@ -15,6 +15,7 @@ from cometmq.client.sync.clients import (
     SyncTransactionProducer,
 )
 from cometmq.client.sync.lite import SyncLiteTopicConsumer
+from cometmq.client.sync.simple import SyncSimpleConsumer
 
 __all__ = [
     "SyncAdmin",
@@ -23,5 +24,6 @@ __all__ = [
     "SyncProducer",
     "SyncPullConsumer",
     "SyncPushConsumer",
+    "SyncSimpleConsumer",
     "SyncTransactionProducer",
 ]

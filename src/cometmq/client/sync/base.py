@@ -187,6 +187,30 @@ async def _kept(work: Coroutine[Any, Any, R]) -> R | _Raised:
         return _Raised(error)
 
 
+class Answer(Generic[T]):
+    """The outcome of work on the loop that another thread waits for, without a task or a future."""
+
+    __slots__ = ("_arrived", "_outcome")
+
+    def __init__(self) -> None:
+        self._arrived = threading.Lock()
+        self._arrived.acquire()
+        self._outcome: T | BaseException | None = None
+
+    def put(self, outcome: T | BaseException) -> None:
+        """Pass on the outcome, once; an error is raised to the waiting thread."""
+        self._outcome = outcome
+        self._arrived.release()
+
+    def wait(self) -> T:
+        """Wait for the outcome; return it or raise it."""
+        self._arrived.acquire()
+        outcome = self._outcome
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return cast(T, outcome)
+
+
 def _check_real_threads() -> None:
     """Check that threads are real, so that one can run the event loop while another waits.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -21,7 +20,7 @@ from cometmq.client.send.config import ProducerConfig, TransactionConfig
 from cometmq.client.send.selection import QueueSelector
 from cometmq.client.send_result import SendResult
 from cometmq.client.serialization import Serializer, to_json
-from cometmq.client.sync.base import SyncClient, SyncSteps, blocking, taking
+from cometmq.client.sync.base import Answer, SyncClient, SyncSteps, blocking, taking
 from cometmq.client.sync.running import SyncRunning
 from cometmq.client.trace.context import TraceHeaders, with_trace_context
 from cometmq.message.message import Message, MessageExt
@@ -35,29 +34,6 @@ P = ParamSpec("P")
 
 async def _next(iterator: AsyncIterator[R]) -> R:
     return await anext(iterator)
-
-
-class _Answer:
-    """The outcome of a send, passed from the loop's thread to the waiting thread."""
-
-    __slots__ = ("_arrived", "_outcome")
-
-    def __init__(self) -> None:
-        self._arrived = threading.Lock()
-        self._arrived.acquire()
-        self._outcome: SendResult | BaseException | None = None
-
-    def put(self, outcome: SendResult | BaseException) -> None:
-        self._outcome = outcome
-        self._arrived.release()
-
-    def wait(self) -> SendResult:
-        self._arrived.acquire()
-        outcome = self._outcome
-        if isinstance(outcome, SendResult):
-            return outcome
-        assert outcome is not None
-        raise outcome
 
 
 def spanned(
@@ -126,7 +102,7 @@ class SyncProducer(SyncClient[Producer]):
                     message, queue=queue, sharding_key=sharding_key, selector=selector, timeout_s=timeout_s
                 )
             )
-        answer = _Answer()
+        answer: Answer[SendResult] = Answer()
         self._loop.call_soon_threadsafe(
             partial(self._inner.send_then, message, queue, sharding_key, selector, timeout_s, answer.put)
         )

@@ -1,0 +1,106 @@
+"""Acknowledgements of a simple consumer: those of one moment for one broker are one request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from cometmq.client.background import Spawn
+from cometmq.client.errors import ClientError, RemotingError
+from cometmq.client.simple.message import PoppedMessage
+from cometmq.client.simple.requests import SimpleRequests, passes
+
+_MAX_ACKS: Final = 1024
+"""Maximum number of messages in one request; brokers take 4,096 queues of pops."""
+
+Done = Callable[[BaseException | None], object]
+"""Called once, with the first error, or with ``None`` if all messages are acknowledged."""
+
+
+def _ignore(_error: BaseException | None) -> None:
+    """Leave messages whose acknowledgement has failed to be received again."""
+
+
+class _Call:
+    """One call, whose messages may belong to several requests."""
+
+    __slots__ = ("_done", "_error", "_left")
+
+    def __init__(self, left: int, done: Done) -> None:
+        self._left = left
+        self._done = done
+        self._error: BaseException | None = None
+
+    def ended(self, messages: int, error: BaseException | None) -> None:
+        self._left -= messages
+        self._error = self._error or error
+        if not self._left:
+            self._done(self._error)
+
+
+class Acks:
+    """Acknowledges messages.
+
+    :param spawn: runs requests in the background.
+    """
+
+    def __init__(self, requests: SimpleRequests, spawn: Spawn) -> None:
+        self._requests = requests
+        self._spawn = spawn
+        self._waiting: dict[str, list[tuple[PoppedMessage, _Call]]] = {}
+        """The messages of this round of the event loop, by broker."""
+        self._running: set[asyncio.Task[None]] = set()
+
+    def add(self, messages: Sequence[PoppedMessage], done: Done = _ignore) -> None:
+        """Acknowledge messages in this round of the event loop.
+
+        :raises ClientStateError: another process received a message; none is acknowledged.
+        """
+        brokers = [message.queue_handle.broker_name for message in messages]
+        if not brokers:
+            done(None)
+            return
+        call = _Call(len(brokers), done)
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._flush)
+        for broker, message in zip(brokers, messages, strict=True):
+            self._waiting.setdefault(broker, []).append((message, call))
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for broker, acks in waiting.items():
+            for at in range(0, len(acks), _MAX_ACKS):
+                task = self._spawn(self._send(broker, acks[at : at + _MAX_ACKS]))
+                self._running.add(task)
+                task.add_done_callback(self._running.discard)
+
+    async def _send(self, broker: str, acks: Sequence[tuple[PoppedMessage, _Call]]) -> None:
+        try:
+            error = await self._outcome(broker, [message for message, _ in acks])
+            if error is None or passes(error) or len(acks) == 1:
+                for _, call in acks:
+                    call.ended(1, error)
+                return
+            for message, call in acks:  # only some of them are refused
+                call.ended(1, await self._outcome(broker, [message]))
+        except asyncio.CancelledError as cancelled:
+            for _, call in acks:
+                call.ended(1, cancelled)
+            raise
+
+    async def _outcome(self, broker: str, messages: Sequence[PoppedMessage]) -> ClientError | RemotingError | None:
+        """Acknowledge messages; return the error if they are refused, or if the broker does not answer for long."""
+        try:
+            await self._requests.until_answered(partial(self._requests.acknowledge, broker, messages))
+        except (ClientError, RemotingError) as error:
+            return error
+        return None
+
+    async def join(self) -> None:
+        """Wait until all acknowledgements have ended."""
+        if self._waiting:
+            await asyncio.sleep(0)
+        if self._running:
+            await asyncio.wait(set(self._running))
