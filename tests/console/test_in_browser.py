@@ -16,7 +16,7 @@ from cometmq.archive.commits import BodyColumn, QueueTotals
 from cometmq.auth.policies import EntryInfo, PolicyInfo
 from cometmq.auth.user_admin import UserInfo
 from cometmq.broker.failover import events as e
-from cometmq.client import ProducerConfig, PushConfig
+from cometmq.client import LiteTopicConsumer, ProducerConfig, PushConfig
 from cometmq.client.admin import Admin
 from cometmq.client.consumer.push_consumer import PushConsumer
 from cometmq.client.sync import SyncProducer
@@ -248,6 +248,49 @@ def test_sets_that_elect_their_master_fit_the_screen_and_can_be_read(tab: Any, t
                 tab.goto(f"{server.url}/")
                 tab.wait_for_selector(f"td:has-text('{'halted' if state == 'halted' else 'follower'}')", timeout=30_000)
                 look_at(tab, server.url, ["/"])
+
+
+def test_pages_about_lite_topics_fit_the_screen_and_can_be_read(
+    tab: Any, console: ConsoleServer, cluster: SyncCluster
+) -> None:
+    """Also with long names, and the preview of a removal, to which one comes by clicks from the topic."""
+    name = "session-of-a-customer-with-a-long-name-0123456789-0123456789-01"
+
+    async def read(running: Cluster) -> LiteTopicConsumer:
+        async with Admin(instance=running.client_instance()) as admin:
+            await admin.create_lite_topic("sessions", queues=1, expiration_minutes=60)
+            await admin.create_lite_group("agents", "sessions")
+        for lite_topic in (name, *(f"session-{number}" for number in range(60))):
+            await running.send(Message("sessions", b"x", lite_topic=lite_topic))
+        consumer = LiteTopicConsumer("agents", "sessions", instance=running.client_instance())
+        await consumer.start()
+        await consumer.subscribe(name)
+        return consumer
+
+    consumer = cluster.call(read(cluster.cluster))
+    tab.goto("/topics/sessions")
+    tab.click("text=Lite topics")
+    tab.wait_for_url("**/topics/sessions/lite")
+    tab.keyboard.press("/")
+    tab.keyboard.type("session-of")
+    tab.wait_for_selector("#rows tbody tr:nth-child(3):last-child")  # its subscriber is at each broker
+    tab.click(f"tr:first-child >> text={name}")
+    pages = [tab.url.removeprefix(console.url), "/topics/sessions/lite", "/topics/sessions/lite?q=nothing"]
+    for link in ("agents", consumer.instance.client_id):
+        tab.click(f"th a:text-is('{link}')" if link == "agents" else f"tbody th a:has-text('{link}')")
+        pages.append(tab.url.removeprefix(console.url))
+    look_at(tab, console.url, [*pages, "/topics/sessions"])
+    tab.context.clear_cookies()
+    tab.goto(pages[0])
+    tab.click("text=Remove this lite topic")
+    tab.wait_for_selector("text=Clients subscribe to it (1)")
+    tab.set_viewport_size({"width": 390, "height": 800})
+    look = tab.evaluate(LOOK)
+    assert (look["overflows"], look["width"] <= 390, look["unnamed"], look["broken"]) == ([], True, [], [])
+    cluster.call(consumer.close())
+    tab.fill("input[name=typed]", name)
+    tab.click("button:has-text('Remove it')")
+    tab.wait_for_selector(f"text=Lite topic {name} is removed.")
 
 
 def look_at(tab: Any, url: str, pages: Sequence[str]) -> None:

@@ -11,7 +11,9 @@ import pytest
 from tests.helpers.consoles import Surfer, console_of
 from tests.helpers.pace import is_in_time
 
+from cometmq.client.admin import Admin
 from cometmq.message.message import Message
+from cometmq.remoting.bodies import TopicConfig
 from cometmq.testing.sync import SyncCluster
 
 
@@ -138,3 +140,16 @@ def test_ten_thousand_topics_are_listed_searched_and_paged_quickly(tmp_path: Pat
         part = surfer.get("/topics?q=00777", HX_Request="true")
         assert part.words.count("many-") == 1
         assert "<html" not in part.text
+
+
+def test_attributes_of_a_topic_are_shown_where_it_has_some(surfer: Surfer, cluster: SyncCluster) -> None:
+    async def make() -> None:
+        async with Admin(instance=cluster.cluster.client_instance()) as admin:
+            for address in (await admin.masters()).values():
+                await admin.put_topic(TopicConfig(topic_name="reserved"), address, attribute_change="+reserve.time=72")
+
+    cluster.call(make())
+    assert "Type Attributes" in surfer.get("/topics/reserved").words
+    assert "NORMAL reserve.time 72" in surfer.get("/topics/reserved").words
+    cluster.create_topic("without", 1)
+    assert "Attributes" not in surfer.get("/topics/without").words

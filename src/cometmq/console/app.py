@@ -22,6 +22,7 @@ from cometmq.console.pages import (
     dead_letters,
     export,
     groups,
+    lite_topics,
     messages,
     people,
     pipeline,
@@ -35,6 +36,7 @@ from cometmq.console.security.gate import Gate
 FAMILIES = (
     cluster,
     topics,
+    lite_topics,
     groups,
     export,
     tail,

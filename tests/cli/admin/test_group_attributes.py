@@ -34,6 +34,28 @@ async def test_attributes_are_set_changed_and_removed(run: Run, servers: tuple[N
     assert attributes() == {"lite.bind.topic": "sessions", "lite.sub.model": "Exclusive"}
 
 
+async def test_attributes_are_described(run: Run, servers: tuple[NameServer, Broker]) -> None:
+    given = ("--attribute", "priority.factor=50", "--attribute", "lite.bind.topic=sessions")
+    assert (await run("group", "create", "agents", *given, "--max-retries", "3")).code == 0
+    shown = await run("group", "describe", "agents")
+    assert "Attributes on broker-a: lite.bind.topic=sessions, priority.factor=50." in shown.err
+    assert (await run("group", "describe", "agents", "-o", "json")).json() == []
+    (row,) = (await run("group", "describe", "agents", "--settings", "-o", "json")).json()
+    assert row == {
+        "broker": "broker-a",
+        "max_retries": 3,
+        "retry_queues": 1,
+        "consume": True,
+        "attributes": {"lite.bind.topic": "sessions", "priority.factor": "50"},
+    }
+    table = await run("group", "describe", "agents", "--settings")
+    assert "lite.bind.topic=sessions" in table.out
+    assert (await run("group", "create", "plain")).code == 0
+    assert "Attributes" not in (await run("group", "describe", "plain")).err
+    missing = await run("group", "describe", "no-such", "--settings")
+    assert (missing.code, "group no-such does not exist" in missing.err) == (1, True)
+
+
 async def test_wrong_attributes_are_refused(run: Run) -> None:
     wrong = await run("group", "create", "agents", "--attribute", "priority.factor")
     assert (wrong.code, "write it as KEY=VALUE" in wrong.err) == (2, True)

@@ -1,16 +1,14 @@
 """Topic attributes, as in RocketMQ 5, and the format for changing them.
 
 A change is a text such as ``+message.type=FIFO,-reserve.time`` (``AttributeParser``, ``AttributeUtil``,
-``TopicAttributes``); errors have Apache's texts. Only message.type has an effect here: RocketMQ 5 clients over gRPC
-receive it with the route, and their sends are checked against it. As in Apache's broker, sends over remoting are not
-checked. Two attributes are CometMQ's own: ``archive.read=off`` excludes a topic from the archive that the broker reads;
-``expired.messages`` says what becomes of messages whose life time has ended. The broker sets the latter to ``skip``
-when it stores the first message with a life time in a topic. Pulls of other topics need not look for life times.
 ``TopicAttributes``); errors have Apache's texts. Two of Apache's attributes have an effect here. RocketMQ 5 clients
 over gRPC receive ``message.type`` with the route, and their sends are checked against it; a topic of type LITE has
 lite topics. ``lite.topic.expiration`` is the number of minutes after which an idle lite topic is removed. As in
-Apache's broker, the types of sends over remoting are not checked. ``archive.read=off``, an attribute of CometMQ,
-excludes a topic from the archive that the broker reads.
+Apache's broker, the types of sends over remoting are not checked.
+
+Two attributes are CometMQ's own: ``archive.read=off`` excludes a topic from the archive that the broker reads;
+``expired.messages`` says what becomes of messages whose life time has ended. The broker sets the latter to ``skip``
+when it stores the first message with a life time in a topic. Pulls of other topics need not look for life times.
 """
 
 from __future__ import annotations

@@ -15,6 +15,14 @@ from cometmq.client.admin.accounts import PartlyChangedError
 from cometmq.client.admin.changes import Change, Tables
 from cometmq.options import nearest
 
+attribute_option = click.option(
+    "--attribute",
+    "attributes",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Attribute of RocketMQ 5, such as priority.factor=50 (group) or lite.topic.expiration=60 (topic). May be "
+    "repeated.",
+)
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 
 

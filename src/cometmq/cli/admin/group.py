@@ -18,7 +18,7 @@ from cometmq.cli.output import Column, notify, output_option, show
 from cometmq.cli.part import Part, part_options
 from cometmq.client.admin import Admin, ConsumeProgress
 from cometmq.client.admin.changes import Change
-from cometmq.client.admin.group_settings import groups_of_brokers
+from cometmq.client.admin.group_settings import attributes_of, groups_of_brokers
 from cometmq.client.admin.group_summary import (
     check_no_members,
     delete_whole_group,
@@ -34,6 +34,7 @@ from cometmq.client.admin.members import (
     subscriptions_of,
 )
 from cometmq.quantity import quantity
+from cometmq.remoting.bodies import SubscriptionGroupConfig
 
 _LIST: Final = (
     Column("group", "Group"),
@@ -48,6 +49,13 @@ _MEMBERS: Final = (
     Column("language", "Language"),
     Column("version", "Version", right=True),
     Column("subscriptions", "Subscriptions", prose=True),
+)
+_SETTINGS: Final = (
+    Column("broker", "Broker"),
+    Column("max_retries", "Max retries", right=True),
+    Column("retry_queues", "Retry queues", right=True),
+    Column("consume", "Consume"),
+    Column("attributes", "Attributes", prose=True),
 )
 _OFFSETS: Final = (
     Column("topic", "Topic", prose=True),
@@ -111,18 +119,25 @@ def delete(group: str, yes: bool, keep_offsets: bool, namesrv: str) -> None:
 
 @command.command("describe")
 @click.argument("group", type=GROUP)
+@click.option("--settings", is_flag=True, help="Show its settings and attributes on each broker, not its members.")
 @namesrv_option
 @output_option
-def describe(group: str, namesrv: str, output: str) -> None:
-    """Show a group's members and their subscriptions."""
+def describe(group: str, settings: bool, namesrv: str, output: str) -> None:
+    """Show a group's members and subscriptions, or its settings."""
 
-    async def work(admin: Admin) -> list[Member]:
-        members = await subscriptions_of(admin, group)
-        if not members:
+    async def work(admin: Admin) -> tuple[list[Member], dict[str, SubscriptionGroupConfig]]:
+        members = [] if settings else await subscriptions_of(admin, group)
+        configs = await admin.group_configs(group)
+        if settings and not configs:  # RocketMQ 4 does not know that request
+            configs = await groups_of_brokers(admin, group, await admin.masters())
+        if not members and not configs:
             await check_group_exists(admin, group)
-        return members
+        return members, configs
 
-    members = survey(namesrv, work)
+    members, configs = survey(namesrv, work)
+    if settings:
+        _show_settings(group, configs, output)
+        return
     rows = [
         {
             "client_id": member.connection.client_id,
@@ -136,8 +151,34 @@ def describe(group: str, namesrv: str, output: str) -> None:
         for member in members
     ]
     show(rows, _MEMBERS, output, title=f"Members of group {group}")
+    for text, brokers in _attributes(configs).items():
+        notify(f"Attributes on {', '.join(brokers)}: {text}.")
     for sentence in contradictions(members):
         notify(f"Contradiction: {sentence}. The group misses messages: all members need the same subscriptions.")
+
+
+def _show_settings(group: str, configs: dict[str, SubscriptionGroupConfig], output: str) -> None:
+    rows = [
+        {
+            "broker": name,
+            "max_retries": config.retry_max_times,
+            "retry_queues": config.retry_queue_nums,
+            "consume": config.consume_enable,
+            "attributes": dict(sorted(attributes_of(config).items())),
+        }
+        for name, config in sorted(configs.items())
+    ]
+    show(rows, _SETTINGS, output, title=f"Settings of group {group}")
+
+
+def _attributes(configs: dict[str, SubscriptionGroupConfig]) -> dict[str, list[str]]:
+    """Return the attributes in words, each with the brokers that have them."""
+    found: dict[str, list[str]] = {}
+    for broker, config in sorted(configs.items()):
+        text = ", ".join(f"{name}={value}" for name, value in sorted(attributes_of(config).items()))
+        if text:
+            found.setdefault(text, []).append(broker)
+    return found
 
 
 @command.command("offsets")

@@ -7,7 +7,7 @@ from typing import Final
 import click
 import msgspec
 
-from cometmq.cli.admin.changes import confirm_changes, parse_settings, yes_option
+from cometmq.cli.admin.changes import attribute_option, confirm_changes, parse_settings, yes_option
 from cometmq.cli.connection import administer, demand_group_name, namesrv_option
 from cometmq.cli.dry_run import dry_run_option, show_only
 from cometmq.cli.failures import WrongUseError
@@ -29,13 +29,6 @@ from cometmq.remoting.bodies import SubscriptionGroupConfig
 
 _retries: Final = click.IntRange(-1, 1000)
 _retry_queues: Final = click.IntRange(0, 64)
-_attribute_option = click.option(
-    "--attribute",
-    "attributes",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Attribute of RocketMQ 5, such as priority.factor=50 or lite.bind.topic=sessions. May be repeated.",
-)
 _cluster_option = click.option("--cluster", help="Use only the brokers in this cluster.")
 
 
@@ -59,7 +52,7 @@ class GroupExistsError(CometMQError):
     show_default=True,
     help="Number of queues in the group's retry topic.",
 )
-@_attribute_option
+@attribute_option
 @_cluster_option
 @dry_run_option
 @namesrv_option
@@ -107,7 +100,7 @@ def create(
 @click.option(
     "--consume/--no-consume", default=None, help="Allow the group to consume messages, or prevent it from doing so."
 )
-@_attribute_option
+@attribute_option
 @_cluster_option
 @yes_option
 @dry_run_option

@@ -17,7 +17,8 @@ from cometmq.cli.output import Column, Progress, output_option, show
 from cometmq.cli.part import Part, part_options
 from cometmq.client.admin import Admin
 from cometmq.client.admin.several import users_topics
-from cometmq.client.admin.topic_settings import permission_text
+from cometmq.client.admin.topic_settings import MESSAGE_TYPES, other_attributes, permission_text
+from cometmq.message.names import MESSAGE_TYPE
 from cometmq.remoting.bodies import TopicRouteData
 
 _FEW_TOPICS: Final = 5_000
@@ -38,6 +39,7 @@ _DESCRIBE: Final = (
     Column("type", "Type"),
     Column("messages", "Messages", right=True),
     Column("last_message", "Last message", time=True),
+    Column("attributes", "Attributes", prose=True),
 )
 _STATS: Final = (
     Column("broker", "Broker"),
@@ -98,10 +100,11 @@ def describe(topic: str, namesrv: str, output: str) -> None:
     async def work(admin: Admin) -> list[dict[str, Any]]:
         route = await admin.topic_route(topic)
         stats = await _stats(admin, topic)
-        types = await admin.topic_types(topic)
+        attributes = await admin.topic_attributes(topic)
         clusters = {data.broker_name: data.cluster for data in route.broker_datas}
         rows = []
         for queues in sorted(route.queue_datas, key=lambda queues: queues.broker_name):
+            settings = attributes.get(queues.broker_name)
             mine = [row for row in stats if row["broker"] == queues.broker_name]
             rows.append(
                 {
@@ -110,14 +113,17 @@ def describe(topic: str, namesrv: str, output: str) -> None:
                     "read_queues": queues.read_queue_nums,
                     "write_queues": queues.write_queue_nums,
                     "permission": permission_text(queues.perm),
-                    "type": types.get(queues.broker_name),
+                    "type": None if settings is None else settings.get(MESSAGE_TYPE, MESSAGE_TYPES[0]),
+                    "attributes": other_attributes(settings),
                     "messages": sum(row["messages"] for row in mine),
                     "last_message": max((row["last_message"] or "" for row in mine), default="") or None,
                 }
             )
         return rows
 
-    show(survey(namesrv, work), _DESCRIBE, output, title=f"Topic {topic}")
+    rows = survey(namesrv, work)
+    columns = _DESCRIBE if output != "table" or any(row["attributes"] for row in rows) else _DESCRIBE[:-1]
+    show(rows, columns, output, title=f"Topic {topic}")
 
 
 @command.command("stats")

@@ -8,7 +8,7 @@ from typing import IO, Final
 import click
 import msgspec
 
-from cometmq.cli.admin.changes import confirm_changes, partly_done, yes_option
+from cometmq.cli.admin.changes import attribute_option, confirm_changes, parse_settings, partly_done, yes_option
 from cometmq.cli.connection import administer, demand_topic_name, namesrv_option
 from cometmq.cli.dry_run import dry_run_option, show_only
 from cometmq.cli.failures import WrongUseError
@@ -22,17 +22,18 @@ from cometmq.client.admin.several import chosen_masters, gathered
 from cometmq.client.admin.topic_settings import (
     DEFAULT_QUEUES,
     EXPIRED,
+    EXPIRED_MESSAGES,
     MAX_QUEUES,
     MESSAGE_TYPES,
     PERMISSIONS,
     Settings,
-    added,
     differences,
     hidden_messages,
     put_topic_on,
     removed_queues,
     settings_text,
     topics_of_brokers,
+    with_attributes,
 )
 from cometmq.errors import CometMQError
 from cometmq.message.names import MESSAGE_TYPE
@@ -65,6 +66,7 @@ class TopicExistsError(CometMQError):
 )
 @click.option("--order", is_flag=True, help="Mark the topics as ordered.")
 @click.option("--type", "message_type", type=_type, help="Type of the messages, which RocketMQ 5 clients must send.")
+@attribute_option
 @_cluster_option
 @_broker_option
 @dry_run_option
@@ -76,6 +78,7 @@ def create(
     permission: str,
     order: bool,
     message_type: str | None,
+    attributes: tuple[str, ...],
     cluster: str | None,
     broker: str | None,
     namesrv: str,
@@ -94,9 +97,8 @@ def create(
         write_queue_nums=queues,
         perm=PERMISSIONS[permission],
         order=order,
-        attributes=None if message_type is None else {MESSAGE_TYPE: message_type},
+        attributes=with_attributes(None, _attributes(attributes, {MESSAGE_TYPE: message_type})),
     )
-    change = added(settings.attributes or {})
     wanted = {name: msgspec.structs.replace(settings, topic_name=name) for name in names}
 
     async def work(admin: Admin) -> None:
@@ -112,7 +114,7 @@ def create(
             return
 
         async def create_one(topic: str) -> None:
-            await put_topic_on(admin, missing[topic], masters, "created", attribute_change=change)
+            await put_topic_on(admin, missing[topic], masters, "created")
             await admin.until_routed(topic, [masters[name] for name in missing[topic]])
 
         with partly_done(), Progress("Creating topics", len(missing) if len(missing) > 1 else None) as progress:
@@ -135,12 +137,28 @@ async def _missing(
         for name, table in tables.items():
             if topic not in table:
                 missing.setdefault(topic, {})[name] = config
-            elif differences(name, table[topic], config):
+            elif differences(name, table[topic], _kept(table[topic], config)):
                 raise TopicExistsError(
                     f"topic {topic} exists on {name} with {settings_text(table[topic])}; nothing was created",
                     next_step=f"change it with cometmq topic alter {topic}",
                 )
     return missing
+
+
+def _kept(existing: TopicConfig, wanted: TopicConfig) -> TopicConfig:
+    """Return the wanted configuration with the attributes of an existing one that it does not set."""
+    if wanted.attributes is None:
+        return wanted
+    return msgspec.structs.replace(wanted, attributes=with_attributes(existing.attributes, wanted.attributes))
+
+
+def _attributes(texts: tuple[str, ...], options: Mapping[str, str | None]) -> dict[str, str]:
+    """Return attributes from ``--attribute``, and from options for single attributes.
+
+    :raises WrongUseError: a text has no equals sign, or an attribute is given twice with different values.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    return parse_settings([*texts, *(f"{name}={value}" for name, value in given.items())])
 
 
 def _notify_created(
@@ -169,6 +187,7 @@ def _notify_created(
 @click.option("--order/--no-order", default=None, help="Mark the topic as ordered or not ordered.")
 @click.option("--expired", type=click.Choice(EXPIRED), help="What becomes of messages whose life times have ended.")
 @click.option("--type", "message_type", type=_type, help="Type of the messages, which RocketMQ 5 clients must send.")
+@attribute_option
 @click.option("--hide-messages", is_flag=True, help="Remove read queues even if they contain messages.")
 @_cluster_option
 @_broker_option
@@ -184,6 +203,7 @@ def alter(
     order: bool | None,
     expired: str | None,
     message_type: str | None,
+    attributes: tuple[str, ...],
     hide_messages: bool,
     cluster: str | None,
     broker: str | None,
@@ -193,16 +213,19 @@ def alter(
     """Change a topic after showing the old and new settings.
 
     Other settings remain unchanged. If read queues are removed, their messages become unreadable: lower --write-queues
-    first, let consumers finish, and then lower --read-queues.
+    first, let consumers finish, and then lower --read-queues. --attribute NAME= removes an attribute.
     """
     demand_topic_name(topic)
     if queues is not None and (read_queues, write_queues) != (None, None):
         raise WrongUseError("--queues sets both --read-queues and --write-queues; do not combine them")
     settings = Settings(
-        read_queues or queues, write_queues or queues, permission, order, expired=expired, message_type=message_type
+        *(read_queues or queues, write_queues or queues, permission, order),
+        attributes=_attributes(attributes, {MESSAGE_TYPE: message_type, EXPIRED_MESSAGES: expired}),
     )
     if settings == Settings(None, None, None, None):
-        raise WrongUseError("give a setting to change: --queues, --permission, --order, --no-order, --type, --expired")
+        raise WrongUseError(
+            "give a setting to change: --queues, --permission, --order, --no-order, --type, --expired, --attribute"
+        )
 
     async def work(admin: Admin) -> None:
         masters = await chosen_masters(admin, cluster, broker)
@@ -225,7 +248,7 @@ def alter(
         if confirm_changes(f"topic {topic}", changes, yes=yes):
             changed = {change.broker: wanted[change.broker] for change in changes}
             with partly_done():
-                await put_topic_on(admin, changed, masters, "changed", attribute_change=settings.attribute_change)
+                await put_topic_on(admin, changed, masters, "changed", existing=existing)
             notify(f"Changed topic {topic} on {', '.join(changed)}.")
 
     administer(namesrv, work)

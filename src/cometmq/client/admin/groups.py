@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -29,6 +30,7 @@ from cometmq.remoting.admin_headers import (
     GetConsumeStatsInBrokerHeader,
     GetConsumeStatsRequestHeader,
     GetProducerConnectionListRequestHeader,
+    GetSubscriptionGroupConfigRequestHeader,
     ResetOffsetRequestHeader,
 )
 from cometmq.remoting.bodies import (
@@ -113,6 +115,18 @@ class GroupAdmin(TopicAdmin):
                 wrapper = await self._ask(SubscriptionGroupWrapper, address, code, None, "requesting the groups")
                 found.update(wrapper.subscription_group_table)
         return dict(sorted(found.items()))
+
+    async def group_configs(self, group: str) -> dict[str, SubscriptionGroupConfig]:
+        """Return one group's configuration by broker name, without brokers that lack the group or do not know the
+        request (RocketMQ 4).
+        """
+        header, code = GetSubscriptionGroupConfigRequestHeader(group), RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
+        found: dict[str, SubscriptionGroupConfig] = {}
+        for name, address in (await self.masters()).items():
+            with self._noting_unanswered(), suppress(BrokerError):
+                config = await self._ask(SubscriptionGroupConfig, address, code, header, f"requesting group {group}")
+                found[name] = config
+        return found
 
     async def delete_group(self, group: str, *, remove_offsets: bool = False, cluster: str | None = None) -> None:
         """Delete a consumer group on all masters; also delete its offsets if ``remove_offsets`` is set."""

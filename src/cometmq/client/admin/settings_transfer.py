@@ -16,7 +16,7 @@ from cometmq.client.admin import Admin
 from cometmq.client.admin.changes import Change
 from cometmq.client.admin.settings_file import Document, GroupEntry, PolicyEntry, QuotaEntry, TopicEntry
 from cometmq.client.admin.several import gathered, users_topics
-from cometmq.client.admin.topic_settings import PERMISSIONS, permission_text
+from cometmq.client.admin.topic_settings import PERMISSIONS, attribute_change, permission_text
 from cometmq.client.errors import BrokerError
 from cometmq.errors import CometMQError
 from cometmq.message.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
@@ -128,19 +128,11 @@ async def _topic_steps(
                 perm=(old.perm & ~_READ_WRITE if old is not None else 0) | PERMISSIONS.get(entry.permission, 0),
                 order=entry.order,
             )
-            change = _attribute_change((old.attributes if old is not None else None) or {}, entry.attributes)
+            change = attribute_change((old.attributes if old is not None else None) or {}, entry.attributes)
             steps.append(
                 _Step(changes, partial(admin.put_topic, config, masters[broker], attribute_change=change)),
             )
     return steps
-
-
-def _attribute_change(had: Mapping[str, str], wanted: Mapping[str, str]) -> str:
-    """Return a change to attributes in the form used in requests: ``+name=value`` and ``-name``, separated by
-    commas.
-    """
-    parts = [f"+{name}={value}" for name, value in wanted.items() if had.get(name) != value]
-    return ",".join(parts + [f"-{name}" for name in had if name not in wanted])
 
 
 async def _check_empty(admin: Admin, entry: TopicEntry, broker: str, address: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -20,7 +20,7 @@ from cometmq.remoting.bodies import TopicConfig
 PERMISSIONS: Final = {"rw": PERM_READ | PERM_WRITE, "r": PERM_READ, "w": PERM_WRITE}
 EXPIRED: Final = ("skip", "dead-letter")
 """The values of the attribute ``expired.messages``; the first one is the default."""
-_EXPIRED_MESSAGES: Final = "expired.messages"
+EXPIRED_MESSAGES: Final = "expired.messages"
 MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE", "MIXED")
 """The types of topics that can be chosen; a topic without a type is NORMAL."""
 MAX_QUEUES: Final = 65_535
@@ -35,10 +35,8 @@ class Settings:
     write_queues: int | None
     permission: str | None
     order: bool | None
-    expired: str | None = None
-    """The attribute ``expired.messages``: what becomes of messages whose life times have ended."""
-    message_type: str | None = None
-    """The attribute ``message.type``."""
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    """Attributes to set, by name; an empty value removes one."""
 
     def changed(self, config: TopicConfig) -> TopicConfig:
         """Return a copy of a configuration with these settings applied."""
@@ -51,18 +49,8 @@ class Settings:
             write_queue_nums=config.write_queue_nums if self.write_queues is None else self.write_queues,
             perm=perm,
             order=config.order if self.order is None else self.order,
-            attributes={**(config.attributes or {}), **self._attributes} or None,
+            attributes=with_attributes(config.attributes, self.attributes),
         )
-
-    @property
-    def attribute_change(self) -> str:
-        """The change of attributes to send to brokers."""
-        return added(self._attributes)
-
-    @property
-    def _attributes(self) -> dict[str, str]:
-        chosen = {_EXPIRED_MESSAGES: self.expired, MESSAGE_TYPE: self.message_type}
-        return {name: value for name, value in chosen.items() if value is not None}
 
 
 async def topics_of_brokers(admin: Admin, topic: str, masters: dict[str, str]) -> dict[str, TopicConfig]:
@@ -77,17 +65,19 @@ async def put_topic_on(
     masters: dict[str, str],
     done_word: str,
     *,
-    attribute_change: str = "",
+    existing: Mapping[str, TopicConfig] | None = None,
 ) -> None:
     """Write the topic's configuration to each broker.
 
-    :param attribute_change: see :meth:`Admin.put_topic`.
+    :param existing: the configurations before, whose attributes are changed to the new ones.
     :raises PartlyChangedError: one broker failed after others succeeded.
     """
     done: list[str] = []
     for name, config in configs.items():
         try:
-            await admin.put_topic(config, masters[name], attribute_change=attribute_change)
+            old = (existing or {}).get(name)
+            change = attribute_change((old.attributes if old is not None else None) or {}, config.attributes or {})
+            await admin.put_topic(config, masters[name], attribute_change=change)
         except (BrokerError, RemotingError) as error:
             if not done:
                 raise
@@ -148,11 +138,14 @@ def differences(broker: str, old: TopicConfig, new: TopicConfig) -> list[Change]
             ("message type", type_of(old), type_of(new)),
             ("expired messages", _expired(old), _expired(new)),
         )
+        olds = old.attributes or {}
+        others = sorted((olds.keys() | new.attributes.keys()) - {MESSAGE_TYPE, EXPIRED_MESSAGES})
+        pairs += tuple((name, olds.get(name), new.attributes.get(name)) for name in others)
     return [Change(broker, setting, before, after) for setting, before, after in pairs if before != after]
 
 
 def _expired(config: TopicConfig) -> str:
-    return (config.attributes or {}).get(_EXPIRED_MESSAGES, EXPIRED[0])
+    return (config.attributes or {}).get(EXPIRED_MESSAGES, EXPIRED[0])
 
 
 def settings_text(config: TopicConfig) -> str:
@@ -165,7 +158,8 @@ def settings_text(config: TopicConfig) -> str:
     ordered = ", ordered" if config.order else ""
     message_type = type_of(config)
     typed = "" if message_type == MESSAGE_TYPES[0] else f", type {message_type}"
-    return f"{queues}, permission {permission_text(config.perm)}{ordered}{typed}"
+    others = "".join(f", {name} {value}" for name, value in other_attributes(config.attributes).items())
+    return f"{queues}, permission {permission_text(config.perm)}{ordered}{typed}{others}"
 
 
 def type_of(config: TopicConfig) -> str:
@@ -173,9 +167,22 @@ def type_of(config: TopicConfig) -> str:
     return (config.attributes or {}).get(MESSAGE_TYPE, MESSAGE_TYPES[0])
 
 
-def added(attributes: Mapping[str, str]) -> str:
-    """Return the change that sets attributes, as brokers read it."""
-    return ",".join(f"+{name}={value}" for name, value in attributes.items())
+def other_attributes(attributes: Mapping[str, str] | None) -> dict[str, str]:
+    """Return a topic's attributes by name, without its type."""
+    return {name: value for name, value in sorted((attributes or {}).items()) if name != MESSAGE_TYPE}
+
+
+def with_attributes(had: Mapping[str, str] | None, given: Mapping[str, str]) -> dict[str, str] | None:
+    """Return attributes after others are set; an empty value removes one. ``None`` if there are none at all."""
+    if not had and not given:
+        return None
+    return {name: value for name, value in {**(had or {}), **given}.items() if value}
+
+
+def attribute_change(had: Mapping[str, str], wanted: Mapping[str, str]) -> str:
+    """Return a change to attributes as brokers read it: ``+name=value`` and ``-name``, separated by commas."""
+    parts = [f"+{name}={value}" for name, value in wanted.items() if had.get(name) != value]
+    return ",".join(parts + [f"-{name}" for name in had if name not in wanted])
 
 
 def permission_text(bits: int) -> str:

@@ -323,12 +323,17 @@ class TopicAdmin(OwnLoop):
 
     async def topic_types(self, topic: str) -> dict[str, str]:
         """Return the type of a topic's messages by broker name, without brokers that have no types (RocketMQ 4)."""
+        found = await self.topic_attributes(topic)
+        return {name: attributes.get(MESSAGE_TYPE, "NORMAL") for name, attributes in found.items()}
+
+    async def topic_attributes(self, topic: str) -> dict[str, dict[str, str]]:
+        """Return a topic's attributes by broker name, without brokers that have no attributes (RocketMQ 4)."""
         header, code = GetTopicConfigRequestHeader(topic), RequestCode.GET_TOPIC_CONFIG
-        found: dict[str, str] = {}
+        found: dict[str, dict[str, str]] = {}
         for name, address in (await self._brokers_of(topic)).items():
             with self._noting_unanswered(), suppress(BrokerError):
                 config = await self._ask(TopicConfig, address, code, header, f"requesting the settings of {topic}")
-                found[name] = (config.attributes or {}).get(MESSAGE_TYPE, "NORMAL")
+                found[name] = dict(config.attributes or {})
         return found
 
     async def topic_stats(self, topic: str) -> TopicStatsTable:

@@ -9,13 +9,14 @@ from urllib.parse import quote
 import msgspec
 from starlette.responses import JSONResponse, Response
 
-from cometmq.client.admin.group_settings import differences, groups_of_brokers
+from cometmq.client.admin.group_settings import attributes_of, differences, groups_of_brokers
 from cometmq.client.admin.group_summary import delete_whole_group, progress_of, summaries_of, users_groups
 from cometmq.client.admin.members import check_group_exists, contradictions, members_of, subscriptions_of
 from cometmq.client.admin.reset import EARLIEST, LATEST, Move, Target, execute_moves, planned_moves
 from cometmq.client.errors import BrokerError, RouteNotFoundError
 from cometmq.console.listing import listing
 from cometmq.console.page import Ask, FormError, NotFoundError, Plan, Table, change, page
+from cometmq.console.pages.lite_topics import address_of
 from cometmq.console.pages.topics import changes_table
 from cometmq.message.names import check_group, dlq_topic, retry_topic
 from cometmq.remoting.admin_bodies import ConsumerRunningInfo
@@ -24,6 +25,8 @@ from cometmq.remoting.errors import RemotingError
 
 MAX_RETRIES: Final = 1_000
 MAX_RETRY_QUEUES: Final = 64
+_BIND_TOPIC: Final = "lite.bind.topic"
+"""The attribute of groups that read lite topics."""
 
 
 def address_of_group(group: str) -> str:
@@ -58,20 +61,34 @@ async def show_group(ask: Ask) -> Response:
         topics.setdefault(queue.queue.topic, []).append(queue)
     names = sorted(topics, key=lambda topic: (topic == retry, topic))
     found = listing(names, ask.text("q"), ask.whole("page"))
+    attributes = _attributes(configs)
+    parent = next((value for name, value, _ in attributes if name == _BIND_TOPIC), "")
     return ask.page(
         "groups/state.html" if ask.is_part else "groups/group.html",
         group=group,
         configs=configs,
+        attributes=attributes,
+        parent=parent,
+        lite_address=address_of,
         members=members,
         contradictions=contradictions(members),
         found=found,
         topics={topic: topics[topic] for topic in found.names},
         retry=retry,
         dead=dlq_topic(group),
-        lag=sum(one.lag for one in progress.queues if one.queue.topic != retry),
+        lag=None if parent and not topics else sum(one.lag for one in progress.queues if one.queue.topic != retry),
         most=max((one.lag for one in progress.queues), default=0),
         rate=progress.consume_tps,
     )
+
+
+def _attributes(configs: dict[str, SubscriptionGroupConfig]) -> list[tuple[str, str, str]]:
+    """Return the name and value of each attribute, and the names of the brokers that have it."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for broker, config in configs.items():
+        for name, value in attributes_of(config).items():
+            found.setdefault((name, value), []).append(broker)
+    return [(name, value, ", ".join(brokers)) for (name, value), brokers in sorted(found.items())]
 
 
 async def history(ask: Ask) -> Response:

@@ -19,9 +19,9 @@ from cometmq.client.admin.topic_settings import (
     MESSAGE_TYPES,
     PERMISSIONS,
     Settings,
-    added,
     differences,
     hidden_messages,
+    other_attributes,
     permission_text,
     put_topic_on,
     removed_queues,
@@ -101,12 +101,14 @@ async def show_topic(ask: Ask) -> Response:
         names = await admin.groups_of_topic(topic)
     found = listing(names, ask.text("q"), ask.whole("page"))
     groups = await gathered({name: _lag(admin, name, topic) for name in found.names})
+    attributes = await admin.topic_attributes(topic)
     return ask.page(
         "topics/topic.html",
         topic=topic,
         settings=sorted(route.queue_datas, key=lambda queues: queues.broker_name),
         permission_text=permission_text,
-        types=await ask.admin.topic_types(topic),
+        types={name: one.get(MESSAGE_TYPE, MESSAGE_TYPES[0]) for name, one in attributes.items()},
+        attributes={name: other_attributes(one) for name, one in attributes.items()},
         queues=sorted(table.items()),
         messages=sum(offsets.max_offset - offsets.min_offset for offsets in table.values()),
         last_ms=max((offsets.last_update_timestamp for offsets in table.values()), default=0),
@@ -185,8 +187,7 @@ async def create(ask: Ask) -> Plan:
         raise FormError(ask.t("{topic} already exists with these settings on all brokers", topic=topic))
 
     async def run() -> str:
-        change = added(wanted.attributes or {})
-        await put_topic_on(ask.admin, dict.fromkeys(missing, wanted), masters, "created", attribute_change=change)
+        await put_topic_on(ask.admin, dict.fromkeys(missing, wanted), masters, "created")
         await ask.admin.until_routed(topic, missing.values())
         return ask.t("Topic {topic} is created.", topic=topic)
 
@@ -252,7 +253,7 @@ async def alter(ask: Ask) -> Plan:
         ask.whole("write_queues", least=1, most=MAX_QUEUES),
         _permission(ask),
         None if order not in ("yes", "no") else order == "yes",
-        message_type=_message_type(ask),
+        attributes={} if (chosen := _message_type(ask)) is None else {MESSAGE_TYPE: chosen},
     )
     masters = await chosen_masters(ask.admin, None, ask.text("broker") or None)
     existing = await topics_of_brokers(ask.admin, topic, masters)
@@ -277,7 +278,7 @@ async def alter(ask: Ask) -> Plan:
 
     async def run() -> str:
         changed = {change.broker: wanted[change.broker] for change in changes}
-        await put_topic_on(ask.admin, changed, masters, "changed", attribute_change=settings.attribute_change)
+        await put_topic_on(ask.admin, changed, masters, "changed", existing=existing)
         return ask.t("Topic {topic} is changed.", topic=topic)
 
     address = f"/topics/{quote(topic, safe='')}"

@@ -16,7 +16,6 @@ from cometmq.client.admin.topic_settings import (
     DEFAULT_QUEUES,
     MAX_QUEUES,
     MESSAGE_TYPES,
-    added,
     hidden_messages,
     put_topic_on,
     topics_of_brokers,
@@ -106,7 +105,7 @@ async def update_topic(call: Call, parameters: TopicUpdate) -> Plan:
     changed = {broker: config for broker, config in wanted.items() if config != existing[broker]}
 
     async def run() -> dict[str, Any]:
-        await put_topic_on(admin, changed, masters, "changed")
+        await put_topic_on(admin, changed, masters, "changed", existing=existing)
         return {"topicName": name, "changedOn": sorted(changed)}
 
     return Plan(
@@ -132,8 +131,7 @@ def _new_topic(admin: Admin, parameters: TopicUpdate, masters: dict[str, str]) -
     )
 
     async def run() -> dict[str, Any]:
-        change = added(config.attributes or {})
-        await put_topic_on(admin, dict.fromkeys(masters, config), masters, "created", attribute_change=change)
+        await put_topic_on(admin, dict.fromkeys(masters, config), masters, "created")
         await admin.until_routed(name, list(masters.values()))
         return {"topicName": name, "createdOn": sorted(masters)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from cometmq.client.admin.groups import GroupAdmin
@@ -35,6 +36,26 @@ _BUSY_S: Final = 0.5
 
 MAX_NAMES: Final = 1_000
 """Maximum number of a client's lite topics in a response."""
+_REQUESTS_OF_PAGE: Final = 10
+"""Maximum number of requests for one page. Each compares up to 100,000 lite topics with the prefix."""
+
+
+@dataclass(frozen=True)
+class LitePlace:
+    """A place in the list of a parent topic's lite topics: a broker and a position on it."""
+
+    broker: str
+    position: int
+
+
+@dataclass(frozen=True)
+class LitePage:
+    """One page of a parent topic's lite topics."""
+
+    lite_topics: list[tuple[str, LiteTopicInfo]]
+    """Each lite topic with the name of its broker."""
+    next: LitePlace | None
+    """Place at which the next page begins, or None after the last page."""
 
 
 class LiteAdmin(GroupAdmin):
@@ -162,6 +183,36 @@ class LiteAdmin(GroupAdmin):
                     seen += len(page.lite_topics)
                     position = page.next_position
         return found
+
+    async def lite_page(
+        self, topic: str, *, prefix: str = "", start: LitePlace | None = None, limit: int = 50
+    ) -> LitePage:
+        """Return one page of the lite topics whose names begin with a prefix, broker after broker, after a limited
+        number of requests. A page may have fewer lite topics than the limit although more pages follow. Only CometMQ's
+        brokers support this.
+
+        :param start: the ``next`` of the page before; None for the first page.
+        :param limit: maximum number of lite topics, from 1 to 1,000.
+        :raises BrokerError: code 29: the topic is not of the type LITE; code 3: the broker is Apache's.
+        """
+        found: list[tuple[str, LiteTopicInfo]] = []
+        requests = 0
+        for name, address in sorted((await self._brokers_of(topic)).items()):
+            if start is not None and name < start.broker:
+                continue
+            position = start.position if start is not None and name == start.broker else 0
+            while position >= 0:
+                if len(found) >= limit or requests == _REQUESTS_OF_PAGE:
+                    return LitePage(found, LitePlace(name, position))
+                requests += 1
+                header = GetLiteTopicsRequestHeader(topic, prefix, position, min(limit - len(found), MAX_NAMES))
+                code, doing = RequestCode.GET_LITE_TOPICS, f"listing the lite topics of {topic}"
+                position = -1
+                with self._noting_unanswered():
+                    page = await self._ask(GetLiteTopicsResponseBody, address, code, header, doing)
+                    found += [(name, info) for info in page.lite_topics]
+                    position = page.next_position
+        return LitePage(found, None)
 
     async def expire_lite_topics(
         self, topic: str, lite_topic: str | None = None, *, prefix: str | None = None, with_unread: bool = False
