@@ -1,0 +1,68 @@
+"""Names of other tools' queues as names of topics: any characters, without collisions, and back again.
+
+A queue's topic is ``<prefix>-<queue>``. Letters, digits, ``_`` and ``-`` stay as they are; every other byte of the
+queue's UTF-8 is written as ``%`` and two hexadecimal digits, as in a URL.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import quote, unquote
+
+from cometmq.errors import CometMQError
+from cometmq.limits import MAX_TOPIC_CHARS
+from cometmq.message.names import is_system_group, is_system_topic
+
+MAX_PREFIX_CHARS: Final = 40
+_PREFIX: Final = re.compile(r"[a-zA-Z0-9_-]+")
+
+
+class QueueNameError(CometMQError, ValueError):
+    """A queue's name, or the prefix of the topics, cannot be part of a topic's name."""
+
+
+def quoted(name: str) -> str:
+    """Return a name with only letters, digits, ``_``, ``-`` and ``%XX``.
+
+    :raises UnicodeEncodeError: the name contains half of a character.
+    """
+    return quote(name, safe="").replace(".", "%2E").replace("~", "%7E")
+
+
+def topic_of(prefix: str, queue: str, *, reserved_chars: int = 0) -> str:
+    """Return the topic of a queue.
+
+    :param reserved_chars: number of characters that other names add to the topic's name, for example a retry topic's.
+    :raises QueueNameError: the name is empty, is no Unicode text or is too long, or the prefix has other characters.
+    """
+    is_usual = _PREFIX.fullmatch(prefix) is not None and len(prefix) <= MAX_PREFIX_CHARS
+    if not is_usual or is_system_topic(f"{prefix}-") or is_system_group(prefix):
+        raise QueueNameError(
+            f"the prefix {prefix[:100]!r} cannot begin the names of topics",
+            next_step=f"use 1 to {MAX_PREFIX_CHARS} letters, digits, _ and -, and no name of RocketMQ's own",
+        )
+    try:
+        topic = f"{prefix}-{quoted(queue)}"
+    except UnicodeEncodeError:
+        raise QueueNameError(f"the queue name {queue[:100]!r} is not valid Unicode text") from None
+    most = MAX_TOPIC_CHARS - reserved_chars
+    if not queue or len(topic) > most:
+        raise QueueNameError(
+            f"the queue name {queue[:100]!r} is {'empty' if not queue else 'too long'}: its topic {topic[:200]} has "
+            f"{len(topic)} characters, and {most} are allowed",
+            next_step="use a shorter name; a character other than letters, digits, _ and - takes 3 to 12",
+        )
+    return topic
+
+
+def queue_of(prefix: str, topic: str) -> str | None:
+    """Return the queue of a topic in its own spelling, or ``None`` if the topic belongs to no queue of the prefix."""
+    start = f"{prefix}-"
+    if not topic.startswith(start) or topic == start:
+        return None
+    try:
+        queue = unquote(topic.removeprefix(start), errors="strict")
+        return queue if topic_of(prefix, queue) == topic else None
+    except (UnicodeDecodeError, QueueNameError):
+        return None
