@@ -8,9 +8,11 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -174,6 +176,46 @@ def _python(name: str, requirements: Path) -> Path:
         _run([str(target / "bin/python"), "-m", "pip", "install", "--quiet", "-r", str(requirements)], HERE)
 
     return built(Build(name, (requirements, Path(sys.executable)), make))
+
+
+def django_six() -> Path:
+    """A virtual environment with Django 6 and what our client needs, and Django's tests of tasks: `bin/python`,
+    `django-tests/tasks`.
+    """
+    requirements = HERE / "django" / "requirements.txt"
+    python = _python_of_django()
+
+    def make(target: Path) -> None:
+        _run([python, "-m", "venv", str(target)], HERE)
+        pip = [str(target / "bin/python"), "-m", "pip", "--quiet"]
+        _run([*pip, "install", "-r", str(requirements)], HERE)
+        version = subprocess.run(
+            [str(target / "bin/python"), "-m", "django", "--version"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        _run([*pip, "download", "--no-deps", "--no-binary", "django", "-d", str(target), f"django=={version}"], HERE)
+        (archive,) = target.glob("*.tar.gz")
+        (target / "django-tests" / "tasks").mkdir(parents=True)
+        with tarfile.open(archive) as tar:
+            for member in tar.getmembers():
+                file = tar.extractfile(member) if re.search(r"/tests/tasks/\w+\.py$", member.name) else None
+                if file is not None:
+                    (target / "django-tests" / "tasks" / Path(member.name).name).write_bytes(file.read())
+
+    return built(Build("django-six", (requirements, Path(python).resolve()), make))
+
+
+def _python_of_django() -> str:
+    """The Python for Django 6, which needs 3.12: this one, or another that is installed."""
+    if sys.version_info >= (3, 12):
+        return sys.executable
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    installed = [shutil.which(f"python3.{minor}") for minor in (13, 14, 12)]
+    for python in (*filter(None, installed), *map(str, pyenv.glob("versions/3.1[2-9].*/bin/python3"))):
+        check = [python, "-c", "import sys, venv; print(sys.executable)"]
+        done = subprocess.run(check, capture_output=True, text=True, check=False)  # pyenv's may only say how to choose
+        if done.returncode == 0:
+            return done.stdout.strip()
+    raise ToolMissingError("Django 6 needs Python 3.12 or newer, which is not installed")
 
 
 def node_client_five() -> Path:

@@ -1,0 +1,51 @@
+"""The page of tasks in Django's admin: read only, with an action that sends tasks again."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.contrib import admin, messages
+
+from cometmq.integrations.django import results
+from cometmq.integrations.django.api import task_backends
+from cometmq.integrations.django.backend import CometMQBackend
+from cometmq.integrations.django.models import StoredTask
+
+
+@admin.register(StoredTask)
+class StoredTaskAdmin(admin.ModelAdmin):
+    """Tasks and their results."""
+
+    list_display = ("id", "path", "queue_name", "status", "attempts", "enqueued_at", "sent_at", "finished_at")
+    list_filter = ("status", ("sent_at", admin.EmptyFieldListFilter))
+    search_fields = ("=id", "=queue_name", "path")
+    show_full_result_count = False
+    actions: ClassVar = ["send_again"]
+
+    def get_queryset(self, request: Any) -> Any:
+        """Return the tasks; a list does not read their values."""
+        return super().get_queryset(request).defer("return_value", "errors")
+
+    def has_add_permission(self, request: Any) -> bool:
+        """Return false: tasks are enqueued by the application."""
+        return False
+
+    def get_readonly_fields(self, request: Any, obj: Any = None) -> list[str]:
+        """Return all fields."""
+        return [field.name for field in StoredTask._meta.fields]
+
+    @admin.action(description="Send the selected tasks again", permissions=["change"])
+    def send_again(self, request: Any, selected: Any) -> None:
+        """Send READY and FAILED tasks again; their attempts begin anew."""
+        sent = 0
+        for row in selected:
+            backend = task_backends[row.backend]
+            if not isinstance(backend, CometMQBackend) or not results.make_ready(row, backend.settings.database):
+                self.message_user(request, f"{row} is {row.status} and is not sent again", messages.WARNING)
+                continue
+            failure = backend.send(results.order_of(row))
+            if failure is not None:
+                self.message_user(request, f"{row} is not sent, a worker sends it later: {failure}", messages.ERROR)
+                continue
+            sent += 1
+        self.message_user(request, f"{sent} tasks are sent again")

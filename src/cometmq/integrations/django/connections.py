@@ -1,0 +1,108 @@
+"""The producers of a process: one for each backend's options, shared by all threads, and new ones after a fork."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import suppress
+from typing import Final
+
+from django.db import connections as databases
+
+from cometmq.client import AccessDeniedError, BrokerError, Message, ProducerConfig, RouteNotFoundError
+from cometmq.client.sync import SyncAdmin, SyncProducer
+from cometmq.integrations.django.options import BackendOptions
+from cometmq.threads import call_in_forked_children
+
+logger: Final = logging.getLogger("cometmq.django")
+
+
+class Connection:
+    """A started producer, and the topics that it has seen."""
+
+    def __init__(self, options: BackendOptions) -> None:
+        self._options = options
+        self._topics: set[str] = set()
+        config = ProducerConfig(send_timeout_s=options.send_timeout_s, max_message_bytes=options.max_message_bytes)
+        self._producer = SyncProducer(
+            f"{options.prefix}-producer", options.namesrv, config=config, security=options.security
+        )
+        self._producer.start()
+
+    def send(self, message: Message) -> str:
+        """Send a message and return its id. Its topic is created if it does not exist.
+
+        :raises CometMQError: the message was not sent, or nobody knows.
+        """
+        if message.topic not in self._topics:
+            ensure_topic(self._options, message.topic)
+            self._topics.add(message.topic)
+        return self._producer.send(message).msg_id
+
+    def close(self) -> None:
+        """Close the producer."""
+        self._producer.close()
+
+
+class Connections:
+    """The connections of this process by the backend's options."""
+
+    def __init__(self) -> None:
+        self._forget()
+        call_in_forked_children(self._forget)
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[BackendOptions, Connection] = {}
+
+    def of(self, options: BackendOptions) -> Connection:
+        """Return the connection with these options.
+
+        :raises CometMQError: no nameserver answers.
+        """
+        with self._lock:
+            if options not in self._open:
+                self._open[options] = Connection(options)
+            return self._open[options]
+
+    def close(self) -> None:
+        """Close all connections; the next task opens a new one."""
+        with self._lock:
+            while self._open:
+                self._open.popitem()[1].close()
+
+
+CONNECTIONS: Final = Connections()
+
+
+def close_old_databases() -> None:
+    """Close this thread's database connections that are broken or too old, as Django does around a request.
+
+    A connection inside a transaction is the caller's, for example that of a ``TestCase``.
+    """
+    for database in databases.all(initialized_only=True):
+        if not database.in_atomic_block:
+            database.close_if_unusable_or_obsolete()
+
+
+def ensure_topic(options: BackendOptions, topic: str) -> None:
+    """Create the topic of a queue, with a queue for each level of priorities, unless it exists.
+
+    :raises AccessDeniedError: the account may neither see nor create the topic.
+    :raises CometMQError: no broker answers.
+    """
+    with SyncAdmin(options.namesrv, security=options.security) as admin:
+        with suppress(RouteNotFoundError):
+            admin.topic_route(topic)
+            return
+        try:
+            admin.create_topic(topic, queues=options.priority_levels, message_type="PRIORITY")
+        except AccessDeniedError as error:
+            error.next_step = (
+                f"create it with an administrator's account: cometmq topic create {topic} --queues "
+                f"{options.priority_levels} --type PRIORITY"
+            )
+            raise
+        except BrokerError as error:
+            logger.warning("topic %s has no priorities: %s", topic, error)
+            admin.create_topic(topic, queues=options.priority_levels)

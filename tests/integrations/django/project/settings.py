@@ -1,0 +1,55 @@
+"""Settings of a Django project whose tasks run by CometMQ; the environment has what a test chooses."""
+
+import json
+import os
+
+import django
+
+SECRET_KEY = "a key for tests"
+USE_TZ = True
+LOGGING_CONFIG = None
+ROOT_URLCONF = "tests.integrations.django.project.urls"
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    *(["django_tasks"] if django.VERSION < (6,) else []),
+    "cometmq.integrations.django",
+]
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+DATABASES = {
+    "default": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": os.environ.get("TASKS_DATABASE", ":memory:"),
+        "OPTIONS": {"timeout": 30},
+    }
+}
+_BACKEND = "cometmq.integrations.django.CometMQBackend"
+QUEUES = ["default", "mails", "Büro/nachts 1"]
+TASKS = {
+    "default": {"BACKEND": _BACKEND, "QUEUES": QUEUES, "OPTIONS": json.loads(os.environ.get("TASKS_OPTIONS", "{}"))},
+    "plain": {"BACKEND": _BACKEND, "OPTIONS": {"results": False, "prefix": "plain"}},
+    "patient": {
+        "BACKEND": _BACKEND,
+        "OPTIONS": {"prefix": "patient", "retry_delay_s": 0, "max_attempts": 3, "invisible_s": 10},
+    },
+}

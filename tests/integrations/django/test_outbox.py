@@ -1,0 +1,94 @@
+"""Tasks that are enqueued while no broker accepts them."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.core.management import call_command
+from django.core.management.base import CommandError
+from django.db import transaction
+from django.test import override_settings
+from tests.integrations.django.project.tasks import add
+
+from cometmq.client import Credentials, Security
+from cometmq.integrations.django import worker
+from cometmq.integrations.django.backend import TaskNotSentError
+from cometmq.integrations.django.models import StoredTask
+from cometmq.testing import SyncCluster
+
+AWAY = "127.0.0.1:1"
+
+
+def tasks_with(**options: Any) -> Any:
+    changed = {alias: dict(backend) for alias, backend in settings.TASKS.items()}
+    for alias in ("default", "plain"):
+        changed[alias]["OPTIONS"] = {**changed[alias]["OPTIONS"], **options}
+    return override_settings(TASKS=changed)
+
+
+def call(command: str, **options: Any) -> str:
+    out = StringIO()
+    call_command(command, stdout=out, **options)
+    return out.getvalue()
+
+
+def test_a_task_that_could_not_be_sent_is_sent_later(broker: SyncCluster, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR, "cometmq.django"), tasks_with(namesrv=AWAY, send_timeout_s=0.5):
+        alone = add.enqueue(1, 2)
+        with transaction.atomic():
+            together = add.enqueue(3, 4)
+        with pytest.raises(CommandError, match=f"task {alone.id} is not sent"):
+            call("cometmq_tasks", send_unsent=True)
+    assert "is stored but not sent; a worker sends it later" in caplog.text
+    assert ["connection refused" in row.send_error for row in StoredTask.objects.all()] == [True, True]
+    (shown,) = [line for line in call("cometmq_tasks").splitlines() if "  default (django-default)" in line]
+    assert shown.split()[:5] == ["2", "0", "0", "0", "2"]
+    assert call("cometmq_tasks", send_unsent=True).count("is sent") == 2
+    call("cometmq_worker", burst=True)
+    alone.refresh()
+    together.refresh()
+    assert (alone.return_value, together.return_value) == (3, 7)
+
+
+def test_a_worker_sends_what_was_not_sent(broker: SyncCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "OUTBOX_AGE", datetime.timedelta())
+    with tasks_with(namesrv=AWAY, send_timeout_s=0.5):
+        result = add.enqueue(1, 2)
+    call("cometmq_worker", burst=True)
+    result.refresh()
+    assert result.return_value == 3
+
+
+def test_without_a_table_the_error_is_raised(database: Path) -> None:
+    with tasks_with(namesrv=AWAY, send_timeout_s=0.5):
+        plain = add.using(backend="plain")
+        with pytest.raises(TaskNotSentError, match="was not sent"):
+            plain.enqueue(1, 2)
+        with (
+            pytest.raises(TaskNotSentError, match="the current transaction, if any, is committed"),
+            transaction.atomic(),
+        ):
+            plain.enqueue(1, 2)
+
+
+@pytest.mark.cometmq(
+    accounts=[
+        {
+            "accessKey": "app-account",
+            "secretKey": "secret-of-app",
+            "topicPerms": ["other=PUB|SUB"],
+            "groupPerms": ["django=SUB"],
+        }
+    ]
+)
+def test_a_right_that_an_account_does_not_have_is_named(broker: SyncCluster) -> None:
+    with tasks_with(security=Security(Credentials("app-account", "secret-of-app"))):
+        add.enqueue(1, 2)
+    reason = StoredTask.objects.get().send_error
+    assert "No default permission for topic:django-default, check the account's topicPerms" in reason

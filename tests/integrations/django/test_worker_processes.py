@@ -1,0 +1,186 @@
+"""Workers as processes: killed in the middle, stopped, forked."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers import forks
+from tests.helpers.waiting import wait_for
+from tests.integrations.django.project.tasks import add, die, die_once, hold, note
+
+from cometmq.integrations.django.running import WorkerLostError
+from cometmq.testing import SyncCluster
+
+pytestmark = pytest.mark.crash
+
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def start(broker: SyncCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Starts workers whose log is in ``worker.log``; kills those that still run in the end."""
+    monkeypatch.setenv("TASKS_OPTIONS", json.dumps({"invisible_s": 10}))
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*options: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "django", "cometmq_worker", *options]
+        with (tmp_path / "worker.log").open("ab") as log:
+            started.append(forks.start(command, stdout=log, stderr=log, env=os.environ))
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def log_of(tmp_path: Path) -> str:
+    return (tmp_path / "worker.log").read_text()
+
+
+def has_lines(file: Path, count: int) -> Callable[[], bool]:
+    return lambda: file.exists() and len(file.read_text().splitlines()) >= count
+
+
+def is_finished(result: Any) -> Callable[[], bool]:
+    def refreshed() -> bool:
+        result.refresh()
+        return bool(result.is_finished)
+
+    return refreshed
+
+
+@pytest.mark.cometmq(real_time=False)
+def test_a_task_of_a_worker_that_was_killed_runs_in_another(broker: SyncCluster, start: Start, tmp_path: Path) -> None:
+    """RealOrangeOne/django-tasks#46: tasks of dead workers remained as running for ever."""
+    file = tmp_path / "notes"
+    killed, other = die_once.enqueue(str(file)), add.enqueue(1, 2)
+    assert start().wait(60) == -signal.SIGKILL
+    killed.refresh()
+    assert killed.status == "RUNNING"
+    start()
+    wait_for(is_finished(other), "the other task")
+    broker.skip(11)
+    wait_for(is_finished(killed), "the second attempt")
+    assert (killed.status, killed.attempts, killed.return_value) == ("SUCCESSFUL", 2, "survived")
+    assert len(set(killed.worker_ids)) == 2
+
+
+@pytest.mark.cometmq(real_time=False)
+def test_a_task_that_kills_each_worker_ends(broker: SyncCluster, start: Start, tmp_path: Path) -> None:
+    """django-q2/django-q2#303: such a task ran again for ever, whatever max_attempts was."""
+    result = die.enqueue(str(tmp_path / "notes"))
+    for _ in range(3):
+        assert start().wait(60) == -signal.SIGKILL
+        broker.skip(11)
+    start()
+    wait_for(is_finished(result), "the end")
+    assert (result.status, result.attempts) == ("FAILED", 3)
+    assert result.errors[-1].exception_class is WorkerLostError
+    assert "started 3 times" in result.errors[-1].traceback
+    assert has_lines(tmp_path / "notes", 3)()
+
+
+def test_a_stopped_worker_finishes_its_task_and_takes_no_other(start: Start, tmp_path: Path) -> None:
+    file = tmp_path / "notes"
+    running = hold.enqueue(str(file), "one")
+    worker = start()
+    wait_for(has_lines(file, 1), "the first task")
+    waiting = note.enqueue(str(file), "two")
+    worker.send_signal(signal.SIGTERM)
+    (tmp_path / "notes.go").touch()
+    assert worker.wait(60) == 0
+    running.refresh()
+    waiting.refresh()
+    assert (running.status, waiting.status) == ("SUCCESSFUL", "READY")
+    assert "Traceback" not in log_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "signals", [[signal.SIGTERM, signal.SIGTERM], [signal.SIGQUIT], [signal.SIGINT, signal.SIGINT]]
+)
+def test_a_worker_that_must_end_at_once_gives_its_task_back(
+    start: Start, tmp_path: Path, signals: list[signal.Signals]
+) -> None:
+    file = tmp_path / "notes"
+    result = hold.enqueue(str(file), "one")
+    worker = start("--threads", "2")
+    wait_for(has_lines(file, 1), "the task")
+    for number in signals:
+        worker.send_signal(number)
+        wait_for(lambda: "is stopping" in log_of(tmp_path) or worker.poll() is not None, "the worker's answer")
+    assert worker.wait(60) == 128 + signals[-1]
+    (tmp_path / "notes.go").touch()
+    start()
+    wait_for(is_finished(result), "the second attempt", timeout_s=8)  # long before it becomes visible by itself
+    assert (result.status, result.attempts) == ("SUCCESSFUL", 2)
+
+
+def test_tasks_run_in_threads_at_the_same_time(start: Start, tmp_path: Path) -> None:
+    file = tmp_path / "notes"
+    held = [hold.enqueue(str(file), str(number)) for number in range(4)]
+    start("--threads", "3")
+    wait_for(has_lines(file, 3), "three tasks at the same time")
+    (tmp_path / "notes.go").touch()
+    for result in held:
+        wait_for(is_finished(result), "a task")
+
+
+def test_a_worker_process_that_dies_is_replaced_and_all_are_stopped(start: Start, tmp_path: Path) -> None:
+    file = tmp_path / "notes"
+    held = [hold.enqueue(str(file), str(number)) for number in range(2)]
+    parent = start("--processes", "2")
+    wait_for(has_lines(file, 2), "both processes")
+    for result in held:
+        result.refresh()
+    pids = [int(result.worker_ids[0].rsplit("-", 2)[1]) for result in held]
+    assert len({*pids, parent.pid}) == 3
+    os.kill(pids[0], signal.SIGKILL)
+    after = add.enqueue(1, 2)
+    wait_for(is_finished(after), "a task in the new process")
+    (tmp_path / "notes.go").touch()
+    parent.send_signal(signal.SIGTERM)
+    assert parent.wait(60) == 0
+    assert f"worker process {pids[0]} has ended by signal 9; another one starts" in log_of(tmp_path)
+
+
+def test_a_worker_waits_for_a_broker_and_names_the_reason(start: Start, tmp_path: Path, broker: SyncCluster) -> None:
+    result = add.enqueue(1, 2)
+    broker.stop_broker(0)
+    worker = start()
+    wait_for(lambda: "tries again in" in log_of(tmp_path), "the reason")
+    broker.start_broker(0)
+    wait_for(is_finished(result), "the task")
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(60) == 0
+
+
+FORK = """
+import os, sys, django
+django.setup()
+from tests.integrations.django.project.tasks import note
+note.enqueue(sys.argv[1], "parent before")
+pid = os.fork()
+if pid == 0:
+    note.enqueue(sys.argv[1], "child")
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+note.enqueue(sys.argv[1], "parent after")
+"""
+
+
+def test_a_fork_has_connections_of_its_own(start: Start, tmp_path: Path) -> None:
+    file = tmp_path / "notes"
+    subprocess.run([sys.executable, "-c", FORK, str(file)], env=os.environ, check=True, timeout=60)
+    start()
+    wait_for(has_lines(file, 3), "three tasks")
+    assert sorted(file.read_text().splitlines()) == ["child", "parent after", "parent before"]

@@ -1,0 +1,79 @@
+"""Django's test cases with CometMQ's backend in the place of Django's; run by Django's own test runner.
+
+PYTHONPATH=src:tests/interop/django:DJANGO/tests python -m django test cases --settings=project
+"""
+
+from __future__ import annotations
+
+import unittest
+from importlib import import_module
+from typing import Any
+
+from django.tasks import TaskBackendHandler
+from tests.interop.django.applies import NOT_OURS
+
+from cometmq.integrations.django import results
+from cometmq.integrations.django.backend import CometMQBackend
+from cometmq.integrations.django.models import StoredTask
+from cometmq.integrations.django.worker import Worker, WorkerSettings
+
+
+class WaitingBackend(CometMQBackend):
+    """Its tasks wait; it lists them as the dummy backend does."""
+
+    def clear(self) -> None:
+        """Forget all tasks."""
+        StoredTask.objects.all().delete()
+
+    @property
+    def results(self) -> list[Any]:
+        """All tasks, the oldest first."""
+        return [results.result_of(row) for row in StoredTask.objects.order_by("enqueued_at")]
+
+
+class AtOnceBackend(CometMQBackend):
+    """A worker runs its tasks before ``enqueue`` returns, as those of the immediate backend."""
+
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        """Enqueue a task, and let a worker run it."""
+        result = super().enqueue(task, args, kwargs)
+        Worker(self, WorkerSettings(queues=(task.queue_name,), max_tasks=1)).run()
+        result.refresh()
+        return result
+
+
+OURS = {
+    "django.tasks.backends.dummy.DummyBackend": WaitingBackend,
+    "django.tasks.backends.immediate.ImmediateBackend": AtOnceBackend,
+}
+"""The names of Django's backends in the settings of its tests, and those that stand for them."""
+django_creates = TaskBackendHandler.create_connection
+
+
+def create_connection(handler: TaskBackendHandler, alias: str) -> Any:
+    """Create the backend of an alias, ours in the place of Django's; each has topics of its own."""
+    given = handler.settings[alias]
+    if given["BACKEND"] not in OURS:
+        return django_creates(handler, alias)
+    kind = OURS[given["BACKEND"]]
+    return kind(alias=alias, params={**given, "OPTIONS": {"prefix": f"{kind.__name__}-{alias}"}})
+
+
+TaskBackendHandler.create_connection = create_connection
+
+
+def with_database(case: type[unittest.TestCase]) -> type[unittest.TestCase]:
+    """Return a test case that may use the database, without the tests that are not about our backend."""
+    skipped = {
+        name: unittest.skip(NOT_OURS[key])(getattr(case, name))
+        for name in dir(case)
+        if (key := f"{case.__name__}.{name}") in NOT_OURS
+    }
+    return type(case.__name__, (case,), {"databases": {"default"}, **skipped})
+
+
+test_immediate_backend = import_module("tasks.test_immediate_backend")
+DummyBackendTestCase = with_database(import_module("tasks.test_dummy_backend").DummyBackendTestCase)
+ImmediateBackendTestCase = with_database(test_immediate_backend.ImmediateBackendTestCase)
+ImmediateBackendTransactionTestCase = with_database(test_immediate_backend.ImmediateBackendTransactionTestCase)
+TaskTestCase = with_database(import_module("tasks.test_tasks").TaskTestCase)
