@@ -198,6 +198,8 @@ class OffsetWrapper(Body):
     last_timestamp: int
     pull_offset: int | UnsetType = UNSET
     """``consumer_offset`` plus the number of messages in flight, if any, as in RocketMQ 5."""
+    visible_again: int | UnsetType = UNSET
+    """The earliest time at which one of them becomes visible again, in ms since 1970 (CometMQ only)."""
 
 
 class ConsumeStats(Body):

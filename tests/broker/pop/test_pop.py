@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 from tests.broker.conftest import ConnectTo, StartBroker
 from tests.broker.pop.popping import GROUP, TOPIC, Popper, got
 from tests.broker.snapshots import copy_store
@@ -14,7 +15,7 @@ from tests.broker.wire import Wire, records
 
 from cometmq.broker.controller import Broker
 from cometmq.broker.pop.entries import decode_entries
-from cometmq.remoting.admin_bodies import ConsumeStats
+from cometmq.remoting.admin_bodies import ConsumeStats, OffsetWrapper
 from cometmq.remoting.bodies import decode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.pop_headers import AckMessageRequestHeader
@@ -208,12 +209,31 @@ async def test_bad_pops(wire: Wire, popper: Popper, clock: VirtualClock) -> None
 
 async def test_progress_shows_what_is_in_flight(wire: Wire, popper: Popper, clock: VirtualClock) -> None:
     await send(wire, b"a", b"b", b"c")
-    a, _ = await popper.pop(max_msg_nums=2)
+    a, b = await popper.pop(max_msg_nums=2, invisible_time=60_000)
     await popper.ack(a)
+
+    async def progress() -> OffsetWrapper:
+        answer = await wire.call(RequestCode.GET_CONSUME_STATS, ext={"consumerGroup": GROUP, "topic": TOPIC})
+        table = decode_body(ConsumeStats, answer.body).offset_table
+        (found,) = [wrapper for queue, wrapper in table.items() if queue.queue_id == 0]
+        return found
+
+    found = await progress()
+    assert (found.broker_offset, found.consumer_offset, found.pull_offset) == (3, 2, 3)
+    assert found.visible_again == clock.now_ms() + 60_000
+    await popper.ack(b)
+    assert (await progress()).visible_again is UNSET
+
+
+async def test_progress_shows_when_an_ordered_message_is_visible_again(
+    wire: Wire, popper: Popper, clock: VirtualClock
+) -> None:
+    await send(wire, b"a")
+    await popper.pop(order=True, invisible_time=30_000)
     answer = await wire.call(RequestCode.GET_CONSUME_STATS, ext={"consumerGroup": GROUP, "topic": TOPIC})
     table = decode_body(ConsumeStats, answer.body).offset_table
     (found,) = [wrapper for queue, wrapper in table.items() if queue.queue_id == 0]
-    assert (found.broker_offset, found.consumer_offset, found.pull_offset) == (3, 2, 3)
+    assert found.visible_again == clock.now_ms() + 30_000
 
 
 async def test_in_order_nothing_follows_until_all_is_acknowledged_and_no_acknowledged_one_comes_again(

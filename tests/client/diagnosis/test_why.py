@@ -16,7 +16,7 @@ from cometmq.client.consumer.config import ConsumeFromWhere, PushConfig
 from cometmq.client.consumer.listener import Retry
 from cometmq.client.consumer.push_consumer import PushConsumer
 from cometmq.client.diagnosis import Check, Explanation, Question, Verdict, why_not_consumed
-from cometmq.client.diagnosis.checks import quote
+from cometmq.client.diagnosis.checks import moment, quote
 from cometmq.client.diagnosis.stored import made_about_ms
 from cometmq.client.producer.transaction_producer import TransactionProducer, TransactionState
 from cometmq.remoting.bodies import SubscriptionGroupConfig, TopicConfig
@@ -291,7 +291,8 @@ async def test_a_popped_message_may_be_in_flight(clock: VirtualClock) -> None:
         popper = Popper(wire, clock)
         await wire.send(TOPIC, b"x", queue_id=0)
         await wire.send(TOPIC, b"y", queue_id=0)
-        popped = await popper.pop()
+        popped = await popper.pop(invisible_time=60_000)
+        visible_again = clock.now_ms() + 60_000
         async with Admin(instance=cluster.client_instance()) as admin:
             question = Question(TOPIC, POP_GROUP, queue_id=0, offset=0)
             waiting = await clock.run_until(why_not_consumed(admin, question), 10)
@@ -301,5 +302,6 @@ async def test_a_popped_message_may_be_in_flight(clock: VirtualClock) -> None:
     held = next(check for check in waiting.checks if check.name == "in flight")
     assert held.verdict is Verdict.POSSIBLE
     assert held.evidence.startswith("2 messages of this queue are handed out and unacknowledged")
+    assert held.evidence.endswith(f"which is not before {moment(visible_again)}.")
     assert cause(waiting) == held
     assert cause(done).name in ("position", "members")

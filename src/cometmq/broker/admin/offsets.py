@@ -331,6 +331,7 @@ class OffsetAdmin:
             consumer_offset=consumed,
             last_timestamp=max(last, 0),
             pull_offset=consumed + in_flight if in_flight else UNSET,
+            visible_again=self._broker.offsets.visible_again(topic, group, queue_id) if in_flight else UNSET,
         )
 
     @answers(

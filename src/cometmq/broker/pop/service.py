@@ -62,6 +62,7 @@ class PopService:
         """The objects that answer requests."""
         broker.offsets.on_back.append(self._offset_reset)
         broker.offsets.in_flight = self._in_flight
+        broker.offsets.visible_again = self._visible_again
         broker.store.batch.on_arrival.extend((self.polling.arrived, self._apache.arrived))
         broker.topics.on_change.append(self._topic_changed)
         broker.deletions.on_group.append(self._group_deleted)
@@ -85,6 +86,10 @@ class PopService:
     def _in_flight(self, topic: str, group: str, queue_id: int) -> int:
         queue = self.state.find(topic, group, queue_id)
         return 0 if queue is None else queue.in_flight
+
+    def _visible_again(self, topic: str, group: str, queue_id: int) -> int:
+        queue = self.state.find(topic, group, queue_id)
+        return 0 if queue is None else queue.visible_again
 
     # --- changes by others ------------------------------------------------------------------------
     def _offset_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:

@@ -82,6 +82,13 @@ class PopQueue:
         """Return the number of messages that are handed out and not acknowledged."""
         return self.invisible.count + (0 if self.ordered is None else self.ordered.in_flight)
 
+    @property
+    def visible_again(self) -> int:
+        """Return the earliest time at which a message in flight can become visible again, or 0 if there are none."""
+        invisible = self.invisible.first_due if self.invisible.count else NEVER
+        first = min(invisible, NEVER if self.ordered is None else self.ordered.next_due(0))
+        return 0 if first == NEVER else first
+
 
 class PopState:
     """All queues from which groups have popped."""

@@ -63,6 +63,10 @@ class ConsumerOffsetManager:
         """Functions called with the group, topic, queue ID and new offset before a commit moves an offset back."""
         self.in_flight: Callable[[str, str, int], int] = _no_messages_in_flight
         """Returns the number of popped, unacknowledged messages for a topic, group and queue."""
+        self.visible_again: Callable[[str, str, int], int] = _no_messages_in_flight
+        """Returns the time at which the first of them can become visible again, in ms since 1970, or 0 if there are
+        none.
+        """
         self.log_end: Callable[[], int] | None = None
         """Returns the current end of the log, or ``None`` if there is no log."""
         self._written_at: int | None = None

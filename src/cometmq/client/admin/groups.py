@@ -62,6 +62,8 @@ class QueueProgress(msgspec.Struct, frozen=True):
     """Store time of the last message that the group read, in ms since 1970; 0 if the message has been deleted."""
     in_flight: int = 0
     """Number of messages that members have popped but not acknowledged."""
+    visible_again_ms: int | None = None
+    """The earliest time at which one of them becomes visible again, in ms since 1970; ``None`` if it is not known."""
 
     @property
     def lag(self) -> int:
@@ -238,6 +240,7 @@ class GroupAdmin(TopicAdmin):
                             wrapper.consumer_offset,
                             wrapper.last_timestamp,
                             in_flight_of(wrapper),
+                            None if isinstance(wrapper.visible_again, UnsetType) else wrapper.visible_again,
                         )
                         for queue, wrapper in stats.offset_table.items()
                     )

@@ -160,7 +160,8 @@ def in_flight(facts: GroupFacts, message: MessageExt) -> Check:
     count = facts.progress.in_flight
     evidence = (
         f"{quantity(count, 'message')} of this queue {'is' if count == 1 else 'are'} handed out and unacknowledged; "
-        "this message may be among them. It is delivered again when its invisible time ends."
+        "this message may be among them. It is delivered again when its invisible time ends"
+        f"{_from(facts.progress.visible_again_ms)}."
     )
     reached = isinstance(facts.committed, int) and message.queue_offset < facts.committed + count
     step = "Acknowledge messages, or wait until their invisible times end."
@@ -244,6 +245,10 @@ def owner(facts: GroupFacts, message: MessageExt) -> Check:
         return Check(name, Verdict.UNKNOWN, f"No member that answers reads {place}; the others may.")
     evidence = f"No member reads {place}: the members have not divided the queues yet, or differently."
     return Check(name, Verdict.CAUSE, evidence, "Wait for the next rebalance (20 s); check that client ids differ.")
+
+
+def _from(time_ms: int | None) -> str:
+    return "" if time_ms is None else f", which is not before {moment(time_ms)}"
 
 
 def _queue_state(info: ConsumerRunningInfo | Unavailable, message: MessageExt) -> ProcessQueueInfo | None:
