@@ -154,7 +154,7 @@ class Calls:
                 if isinstance(result, Plan):
                     return await self._change(tool, parameters, result)
                 if admin.unanswered:
-                    result["unanswered"] = [error.message for error in admin.unanswered.values()]
+                    result["unanswered"] = [untrusted.sentence(error.message) for error in admin.unanswered.values()]
                 return result
 
     def _account_of(self, error: Exception) -> str:

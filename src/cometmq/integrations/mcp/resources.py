@@ -108,7 +108,7 @@ async def list_nameservers(call: Call, _: Parameters) -> dict[str, Any]:
     for address in call.admin.instance.routes.namesrv:
         found = await tried(call.admin.cluster_info(address))
         is_up = not isinstance(found, Unavailable)
-        description = None if is_up else call.untrusted.text(getattr(found, "reason", ""))
+        description = call.untrusted.sentence(found.reason) if isinstance(found, Unavailable) else None
         items.append(
             {
                 "id": address,
@@ -146,7 +146,7 @@ async def describe_broker(call: Call, parameters: OneBroker) -> dict[str, Any]:
 def _broker(call: Call, name: str, address: str, table: dict[str, str] | Unavailable | None) -> dict[str, Any]:
     row: dict[str, Any] = {"name": name, "addr": address, "version": None, "status": "offline"}
     if table is None or isinstance(table, Unavailable):
-        reason = "no answer" if table is None else call.untrusted.text(table.reason)
+        reason = "no answer" if table is None else call.untrusted.sentence(table.reason)
         return {**row, "diskUsage": 0, "tpsIn": 0, "tpsOut": 0, "runtimeStatsAvailable": False, "reason": reason}
     state = BrokerStatus.of(table)
     return {
@@ -254,7 +254,7 @@ async def describe_topic(call: Call, parameters: OneTopic) -> dict[str, Any]:
             }
             for queue, offsets in sorted(stats.offset_table.items())[:MAX_ROWS]
         ]
-    missing = [one.reason for one in (found, groups, stats) if isinstance(one, Unavailable)]
+    missing = [call.untrusted.sentence(one.reason) for one in (found, groups, stats) if isinstance(one, Unavailable)]
     return {**result, "notAvailable": missing} if missing else result
 
 
@@ -378,7 +378,7 @@ async def list_clients(call: Call, parameters: ClientsParameters) -> dict[str, A
         seen = set()
         for table in tables.values():
             if isinstance(table, Unavailable):
-                missing.append(table.reason)
+                missing.append(call.untrusted.sentence(table.reason))
                 continue
             for group, producers in table.data.items():
                 seen |= {("Producer", group, one.client_id, one.remote_ip) for one in producers}
