@@ -177,9 +177,12 @@ def sends(code: int, fields: dict[str, str], properties: str, topic: str) -> Wor
 def batches(_: int) -> Frames:
     packed = zlib.compress(batch(180_000, b""))
     tiny, rich = batch(10_000, b""), batch(10_000, b"KEYS\x01" + b"k " * 100)
+    keys = (b" ".join(b"%d-%d" % (number, key) for key in range(40)) for number in range(10_000))
+    unlike = b"".join(batch(1, b"KEYS\x01" + some) for some in keys)
+    empty, tidy = batch(120, b"\x02" * 32_000), batch(120, b"a\x01b\x02" * 8_000)
     return [
         *many(320, SEND, tiny, 3),
-        frame(320, SEND, rich),
+        *(frame(320, SEND, body) for body in (rich, unlike, empty, tidy)),
         frame(320, SEND, batch(190_000, b"")),
         frame(320, SEND | {"f": "1"}, packed),
     ]

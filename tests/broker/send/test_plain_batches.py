@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.broker.turn.side_by_side import SideBySide
 
-import cometmq.broker.send.send_message as send_message
+import cometmq.broker.send.large_batches as large_batches
 from cometmq.core import CORE
 from cometmq.message.compression import compress
 from cometmq.message.producer_sequence import ProducerSequence
@@ -180,7 +180,7 @@ async def test_every_form_of_a_batch_is_stored_and_answered_alike(
 
 async def test_plain_batches_are_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pair = await both(tmp_path, monkeypatch)
-    monkeypatch.setattr(send_message, "decode_batch", refuse)
+    monkeypatch.setattr(large_batches, "decode_batch", refuse)
     for name, frame in PLAIN.items():
         pair.compiled.receive(0, frame)
         pair.compiled.end_round()

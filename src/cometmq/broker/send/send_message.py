@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.parked_message import recall_handle
+from cometmq.broker.send.large_batches import LARGE_BYTES, LargeBatches, ReadBatch
 from cometmq.broker.send.plain_batches import PlainBatches
 from cometmq.broker.send.sequenced_sends import SequencedSends
 from cometmq.broker.statistics.traffic import FIFO, NORMAL
@@ -20,7 +21,6 @@ from cometmq.broker.turn.inner_message import Detour, InnerMessage, SendProperti
 from cometmq.broker.turn.life_time import begin_life, with_end
 from cometmq.broker.turn.targets import RefusedError, SendHeader, SendTarget
 from cometmq.limits import MAX_PROPERTIES_BYTES
-from cometmq.message.batch import BatchError, decode_batch
 from cometmq.message.compression import DecompressionError, decompress
 from cometmq.message.names import RETRY_PREFIX
 from cometmq.message.producer_sequence import ProducerSequence
@@ -38,7 +38,7 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import FLAG_ONEWAY
 from cometmq.remoting.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from cometmq.remoting.permissions import Action, needs_topic
-from cometmq.remoting.processors import Request, Response, answers
+from cometmq.remoting.processors import PostponeError, Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.message_store import ConsumeQueue
 from cometmq.store.write_batch import NewRecord
@@ -78,6 +78,7 @@ class SendMessageProcessor:
         self._limiter = broker.limiter
         self._sequenced = sequenced
         self._batches = batches
+        self._large = LargeBatches()
         self._detours = detours
         self._traffic = broker.stats.traffic
         self._cluster = join_properties({CLUSTER: broker.config.broker_cluster_name})
@@ -168,18 +169,16 @@ class SendMessageProcessor:
     ) -> Response | None:
         """Store the messages of a batch in one queue, in order, and send one response."""
         header = request.header
+        read = self._large.take(request)
         try:
             target = self._target(connection, header)
             queue = target.queues.get(header.queue_id) or target.open_queue(header.queue_id, connection.remote_address)
-            sequence = self._sequenced.cut_sequence(header)
-            plain, tail = self._check_batch(header, body)
-            offsets = None
             if target.is_lite:
                 raise _no_detours()
-            if self._batches is not None:
-                offsets = self._batches.add_batch(target, queue, header, plain, tail, connection.peer_bytes, sequence)
-            if offsets is None:
-                records = self._read_batch(connection, target, header, plain, tail)
+            offsets = self._add_batch(connection, request, target, queue, body) if read is None else read
+            if isinstance(offsets, ReadBatch):
+                sequence = offsets.sequence
+                records = self._records(connection, target, header, offsets)
                 if sequence is not None:
                     before = self._sequenced.stored_before(sequence, queue, records)
                     if before is not None:
@@ -188,6 +187,10 @@ class SendMessageProcessor:
             self._limiter.more(connection, header.producer_group, len(offsets) // OFFSET_BYTES - 1)
         except RefusedError as refused:
             return refused.response(self._answers.ext)
+        except PostponeError:
+            if read is not None:
+                self._large.keep(request, read)
+            raise
         if not request.flag & FLAG_ONEWAY or connection.hooked:
             self._turn.answer(
                 PendingSend(
@@ -209,12 +212,15 @@ class SendMessageProcessor:
         """Return the topic of a send request; first check that messages can be stored now.
 
         :raises RefusedError: with the response's code and text.
+        :raises PostponeError: an earlier batch of this connection, or the topic, must be stored first.
         """
         turn = self._turn
         if not turn.is_open:
             turn.begin()
         if turn.refusal is not None:
             raise turn.refusal
+        if self._large.reading:
+            self._large.require_turn(connection)
         if turn.waits and turn.waiters.full(connection):
             raise RefusedError(ResponseCode.SYSTEM_BUSY, BUSY)
         return self._known.get(header.topic) or self._targets.resolve(header)
@@ -332,19 +338,36 @@ class SendMessageProcessor:
             )
         return body, f"{common}{PROPERTY_SEPARATOR}{self._cluster}" if common else self._cluster
 
-    def _read_batch(
-        self, connection: ServerConnection, target: SendTarget, header: SendHeader, body: bytes, tail: str
+    def _add_batch(
+        self,
+        connection: ServerConnection,
+        request: Request[SendMessageRequestHeaderV2],
+        target: SendTarget,
+        queue: ConsumeQueue,
+        body: bytes,
+    ) -> bytes | ReadBatch:
+        """Add a batch to the turn and return its log offsets, or return the batch if Python must store it.
+
+        :raises PostponeError: the batch is large, and is read before its request is handled again.
+        """
+        header = request.header
+        sequence = self._sequenced.cut_sequence(header)
+        plain, tail = self._check_batch(header, body)
+        if self._batches is not None:
+            offsets = self._batches.add_batch(target, queue, header, plain, tail, connection.peer_bytes, sequence)
+            if offsets is not None:
+                return offsets
+        batch = ReadBatch(plain, tail, sequence)
+        if len(plain) > LARGE_BYTES:
+            raise self._large.postpone(connection, request, batch)
+        return batch
+
+    def _records(
+        self, connection: ServerConnection, target: SendTarget, header: SendHeader, batch: ReadBatch
     ) -> list[NewRecord]:
-        """Return a batch's records, with ``tail`` appended to each message's properties."""
-        try:
-            pieces = decode_batch(body)
-        except BatchError as error:
-            raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}") from error
-        if not pieces:
-            raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, "the message is illegal: the batch contains no messages")
+        """Return a batch's records."""
         records = []
-        for piece in pieces:
-            properties = read_properties(piece.properties_text, tail)
+        for piece, properties in batch.messages():
             text = properties.text
             if properties.life is not None:
                 text = with_end(text, properties.life, self._clock.now_ms())
