@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.store.timer.timer_logs import T0, entry, opened, serials
 
+import cometmq.store.timer.log
 from cometmq import descriptors
 from cometmq.limits import MAX_OPEN_TIMER_DAYS
 from cometmq.message.record import decode_record
@@ -357,6 +358,25 @@ def test_a_window_with_many_messages_is_not_read_as_a_whole(tmp_path: Path, monk
         low_ms, found = loaded.until_ms, found + len(loaded.units)
     assert found == 4_000
     assert max(read) <= 500
+
+
+def test_a_day_of_many_messages_is_read_in_few_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each window reads the whole index of its day: 560 MB if 10,000,000 messages are due on it."""
+    monkeypatch.setattr(cometmq.store.timer.log, "_LARGE_DAY", 100)
+    log = opened(tmp_path)
+    count = 480
+    log.append([entry(serial, T0 + serial * DAY_MS // count) for serial in range(count)])
+    found: list[int] = []
+    windows, at = 0, T0
+    while at < T0 + DAY_MS:
+        loaded = log.load(at, at + 60_000, 1 << 40, 1_000)
+        assert at < loaded.until_ms <= T0 + DAY_MS
+        found += loaded.units["serial"].tolist()
+        windows, at = windows + 1, loaded.until_ms
+    assert found == list(range(count))
+    assert windows <= 64
+    assert log.load(T0, T0 + 60_000, 1 << 40, 5).units["serial"].tolist() == [0, 1, 2, 3, 4]
+    log.close()
 
 
 def test_messages_are_counted_without_recalled_and_delivered_ones(tmp_path: Path) -> None:

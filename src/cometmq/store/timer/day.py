@@ -24,7 +24,7 @@ from cometmq.store.timer.unit import RECALL, UNIT_BYTES, UNIT_DTYPE, Chosen, Tim
 
 DAY_MS: Final = 86_400_000
 _EPOCH: Final = datetime.date(1970, 1, 1)
-_READ_UNITS: Final = 65_536
+READ_UNITS: Final = 65_536
 """Number of units per read (3.5 MB). It limits the memory needed to read a day with millions of messages."""
 _LAST_UNITS: Final = 64
 """Number of units read at once to find the last sound one, since a start does this for each of a thousand days."""
@@ -240,7 +240,7 @@ class TimerDay:
             return
         with self.index_path.open("rb") as file:
             while left:
-                units = np.frombuffer(file.read(min(left, _READ_UNITS) * UNIT_BYTES), UNIT_DTYPE)
+                units = np.frombuffer(file.read(min(left, READ_UNITS) * UNIT_BYTES), UNIT_DTYPE)
                 if not len(units):
                     return
                 yield self._sound(self._renumbered(units, self.count - left), self.count - left)

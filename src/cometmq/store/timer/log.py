@@ -31,7 +31,7 @@ from cometmq.limits import MAX_OPEN_TIMER_DAYS
 from cometmq.store.boot import boot_id
 from cometmq.store.disk import Disk, replace_whole
 from cometmq.store.errors import StoreError
-from cometmq.store.timer.day import DAY_MS, OpenFiles, TimerDay, appended, day_number_of
+from cometmq.store.timer.day import DAY_MS, READ_UNITS, OpenFiles, TimerDay, appended, day_number_of
 from cometmq.store.timer.position import (
     Delivered,
     LogEnd,
@@ -45,6 +45,10 @@ from cometmq.store.timer.unit import UNIT_DTYPE, Chosen, TimerEntry, Units, with
 
 FOREVER_MS: Final = 1 << 62
 """A time that is later than every due time."""
+_LARGE_DAY: Final = 4 * READ_UNITS
+"""Number of units in a day above which its windows are longer, since each window reads the day's whole index."""
+_WINDOWS_OF_LARGE_DAY: Final = 64
+"""Number of windows in which such a day is read."""
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -53,7 +57,7 @@ class Loaded(msgspec.Struct, frozen=True):
     units: Units
     """Units of the delayed messages that were not recalled, in the order of their due times."""
     until_ms: int
-    """Time before which all due messages are included. It may be earlier than requested."""
+    """Time before which all due messages are included. It may be earlier or later than requested."""
     next_ms: int
     """No message other than those in ``units`` is due before this time."""
 
@@ -256,12 +260,13 @@ class TimerLog:
     def load(self, low_ms: int, high_ms: int, before_serial: int, most: int) -> Loaded:
         """Return the delayed messages due at or after ``low_ms`` and before ``high_ms`` (worker thread).
 
-        The result has at most ``most`` messages, unless more are due in one millisecond. Messages with serial
+        The result has at most ``most`` messages, unless more are due in one millisecond. It has those of a longer time
+        if the day has so many messages that reading them for each short window would take long. Messages with serial
         ``before_serial`` and above are left out.
         """
         parts: list[Units] = []
         room = most
-        until_ms = high_ms
+        high_ms = until_ms = self._window_end(low_ms, high_ms)
         for day in self._days_in(low_ms, high_ms):
             until_ms = _end_of_part(day, low_ms, high_ms, before_serial, room, is_first=not parts)
             units = _sorted(self._undelivered(day, low_ms, until_ms, before_serial))
@@ -274,6 +279,14 @@ class TimerLog:
         for number in np.unique(found["due"] // DAY_MS).tolist():
             self._days[number].will_need(found[found["due"] // DAY_MS == number])
         return Loaded(found, until_ms, self.next_due(until_ms, before_serial))
+
+    def _window_end(self, low_ms: int, high_ms: int) -> int:
+        """Return ``high_ms``, or a later time in the same day if that day has many messages."""
+        for day in self._days_in(low_ms, high_ms):
+            if day.count > _LARGE_DAY:
+                wide_ms = max(low_ms, day.start_ms) + DAY_MS // _WINDOWS_OF_LARGE_DAY
+                high_ms = max(high_ms, min(wide_ms, day.start_ms + DAY_MS))
+        return high_ms
 
     def next_due(self, from_ms: int, before_serial: int) -> int:
         """Return the earliest possible due time of a message at or after ``from_ms`` (worker thread)."""
