@@ -37,7 +37,7 @@ from tests.helpers.contents import stored
 from tests.store.disks import MoodyDisk
 
 from cometmq.broker.controller import Broker
-from cometmq.broker.transaction.open_transactions import describe
+from cometmq.broker.transaction.half_message import describe
 from cometmq.message.names import TRANS_CHECK_MAX_TIME_TOPIC
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.store.disk import Disk

@@ -22,8 +22,8 @@ from cometmq.broker.limits import (
 from cometmq.broker.pull.consumer_filters import is_tag_type
 from cometmq.broker.pull.filters import SubscriptionError, parse_tags
 from cometmq.broker.slices import Steps, run_in_slices
-from cometmq.broker.transaction.half_message import real_queue
-from cometmq.broker.transaction.open_transactions import OpenTransactions, describe
+from cometmq.broker.transaction.half_message import describe, real_queue
+from cometmq.broker.transaction.open_transactions import OpenTransactions
 from cometmq.message.properties import REAL_QID, REAL_TOPIC, UNIQ_KEY
 from cometmq.remoting import admin_bodies
 from cometmq.remoting.admin_bodies import (

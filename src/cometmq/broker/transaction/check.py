@@ -25,6 +25,7 @@ from cometmq.broker.limits import MAX_GIVEN_UP_LINES, MAX_HALF_LAG, MAX_OPEN_TRA
 from cometmq.broker.transaction.half_message import (
     HALF_QUEUE,
     check_body,
+    describe,
     first_offset,
     real_queue,
     to_copy,
@@ -32,7 +33,7 @@ from cometmq.broker.transaction.half_message import (
     to_resumed,
 )
 from cometmq.broker.transaction.open_pages import Transaction
-from cometmq.broker.transaction.open_transactions import OpenTransactions, describe
+from cometmq.broker.transaction.open_transactions import OpenTransactions
 from cometmq.broker.turn.answers import OneAnswer
 from cometmq.broker.turn.inner_message import InnerMessage, Stored
 from cometmq.broker.turn.targets import RefusedError

@@ -8,14 +8,16 @@ the end of the half queue replaces the half message.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
 from cometmq.broker.config import LiveConfig
 from cometmq.broker.limits import HALF_PROPERTIES_RESERVE_BYTES, MAX_OPEN_TRANSACTIONS
+from cometmq.broker.transaction.open_pages import Transaction
 from cometmq.broker.turn.inner_message import Detour, InnerMessage, index_fields, inner_message
 from cometmq.broker.turn.life_time import begin_again
 from cometmq.broker.turn.targets import RefusedError
@@ -27,6 +29,7 @@ from cometmq.message.names import RETRY_PREFIX, TRANS_CHECK_MAX_TIME_TOPIC, TRAN
 from cometmq.message.properties import (
     CHECK_IMMUNITY_TIME_IN_SECONDS,
     DELAY,
+    PGROUP,
     REAL_QID,
     REAL_TOPIC,
     TAGS,
@@ -244,27 +247,64 @@ def real_queue(half: StoredRecord) -> tuple[str, int]:
     return topic, queue_id
 
 
-def first_offset(half: StoredRecord) -> int:
+class HalfFields(Protocol):
+    """The fields of a half message that describe its transaction."""
+
+    @property
+    def queue_offset(self) -> int:
+        """The half queue offset."""
+
+    @property
+    def born_timestamp(self) -> int:
+        """The producer's time, in milliseconds since 1970."""
+
+    @property
+    def store_timestamp(self) -> int:
+        """The broker's time, in milliseconds since 1970."""
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The decoded properties."""
+
+
+def describe(half: HalfFields) -> Transaction:
+    """Read a transaction from its half message."""
+    checks = check_times(half)
+    stored = half.store_timestamp
+    return Transaction(
+        first_offset(half),
+        min(half.born_timestamp, stored) if checks else stored,
+        stored,
+        immunity_ms(half),
+        checks,
+        sys.intern(half.properties.get(PGROUP, "")),
+    )
+
+
+def first_offset(half: HalfFields) -> int:
     """Return the queue offset of the first half message of a transaction."""
     first = _parse_number(half, TRAN_PREPARED_QUEUE_OFFSET)
     return half.queue_offset if first is None else first
 
 
-def check_times(half: StoredRecord) -> int:
+def check_times(half: HalfFields) -> int:
     """Return how often a half message's transaction has been checked."""
     return _parse_number(half, TRANSACTION_CHECK_TIMES) or 0
 
 
-def immunity_ms(half: StoredRecord) -> int | None:
+def immunity_ms(half: HalfFields) -> int | None:
     """Return a half message's minimum age for a check in milliseconds, if the message sets one."""
     seconds = _parse_number(half, CHECK_IMMUNITY_TIME_IN_SECONDS)
     return seconds * 1000 if seconds is not None and seconds < _MAX_IMMUNITY_SECONDS else None
 
 
-def _parse_number(half: StoredRecord, name: str) -> int | None:
+def _parse_number(half: HalfFields, name: str) -> int | None:
     """Return the number in a property, or ``None`` if the value is not a non-negative number."""
+    text = half.properties.get(name)
+    if text is None:
+        return None
     with suppress(ValueError):
-        number = parse_long(half.properties.get(name, ""))
+        number = parse_long(text)
         return number if number >= 0 else None
     return None
 

@@ -10,62 +10,25 @@ message that already has a copy. In both cases the missing op message is written
 
 from __future__ import annotations
 
-import logging
-import sys
-from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import islice
 from operator import attrgetter
-from typing import Final
 
-from cometmq.broker.limits import COMMITTED_SCAN_BYTES, MAX_TRANSACTION_MARKS
+from cometmq.broker.limits import MAX_TRANSACTION_MARKS
 from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
-from cometmq.broker.transaction.half_message import (
-    HALF_QUEUE,
-    check_times,
-    first_offset,
-    immunity_ms,
-    op_message,
-    op_offsets,
-)
+from cometmq.broker.transaction.half_message import HALF_QUEUE, describe, op_message
+from cometmq.broker.transaction.open_at_start import find_open, half_at
 from cometmq.broker.transaction.open_pages import OpenPages, Pages, Transaction
 from cometmq.broker.turn.inner_message import InnerMessage, Stored
 from cometmq.broker.turn.store_turn import StoreTurn, WhenStored
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.message.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANSACTION_GROUP
-from cometmq.message.properties import (
-    PGROUP,
-    REAL_TOPIC,
-    TRAN_MSG,
-    TRAN_PREPARED_QUEUE_OFFSET,
-    TRANSACTION_CHECK_TIMES,
-    UNIQ_KEY,
-)
 from cometmq.message.record import StoredRecord
 from cometmq.store.message_store import ConsumeQueue, MessageStore
 
-_log = logging.getLogger(__name__)
-
-_PUT_BACK_MARK: Final = TRAN_PREPARED_QUEUE_OFFSET.encode()
-_CHECKED_MARK: Final = TRANSACTION_CHECK_TIMES.encode()
-
 Changed = Callable[[], None]
 """Callback that is called when a transaction's current change has been stored or has failed."""
-
-
-def describe(half: StoredRecord) -> Transaction:
-    """Read a transaction from its half message."""
-    checks = check_times(half)
-    stored = half.store_timestamp
-    return Transaction(
-        first_offset(half),
-        min(half.born_timestamp, stored) if checks else stored,
-        stored,
-        immunity_ms(half),
-        checks,
-        sys.intern(half.properties.get(PGROUP, "")),
-    )
 
 
 class OpenTransactions:
@@ -81,7 +44,7 @@ class OpenTransactions:
         self._halves = store.queue(TRANS_HALF_TOPIC, HALF_QUEUE)
         self._ops = store.queue(TRANS_OP_HALF_TOPIC, HALF_QUEUE)
         mark = _start_offset(offsets, self._halves), _start_offset(offsets, self._ops)
-        found, self.unmarked = _find_open(store, self._halves, self._ops, mark)
+        found, self.unmarked = find_open(store, self._halves, self._ops, mark)
         self._open = OpenPages()
         self._copies: Pages[int] = Pages()
         """Offset of the current copy, by the transaction's first offset."""
@@ -154,7 +117,7 @@ class OpenTransactions:
 
     def read_half(self, offset: int) -> StoredRecord | None:
         """Return the half message at an offset, or ``None`` if it cannot be read."""
-        return _record(self._store, self._halves, offset)
+        return half_at(self._store, self._halves, offset)
 
     def read_open_half(self, offset: int, physical_offset: int) -> tuple[bytes, int] | None:
         """Return the raw record of an open half message, and the current time in milliseconds.
@@ -277,130 +240,6 @@ class OpenTransactions:
         return done, marks[0][1]
 
 
-# --- at the start -----------------------------------------------------------------------------
-def _find_open(
-    store: MessageStore, halves: ConsumeQueue, ops: ConsumeQueue, first: tuple[int, int]
-) -> tuple[dict[int, Transaction | None], list[int]]:
-    """Read both queues; return the open half messages by offset, and the ended ones that have no op message.
-
-    Copies are recorded immediately, other half messages when a round checks them.
-    """
-    first_half, first_op = first
-    done = _find_done(store, ops, first_op, first_half, halves.committed)
-    open_now: dict[int, Transaction | None] = {}
-    opened, logged = array("q"), array("q")
-    """Offsets of the half messages without an op message, and their log offsets."""
-    checked = array("q")
-    are_ours = True
-    for offset in range(first_half, halves.committed):
-        is_done = done[offset - first_half]
-        if is_done and not open_now:
-            continue  # no open half message is before this one, so it cannot be a copy
-        unit = halves.unit(offset)
-        data = store.record_at(unit[0], unit[1]) if unit is not None else None
-        if unit is None or data is None:
-            continue  # the message's log file is deleted: the transaction can no longer be committed
-        if not is_done:
-            open_now[offset] = None
-            opened.append(offset)
-            logged.append(unit[0])
-        is_ours = _PUT_BACK_MARK in data
-        if is_ours or _CHECKED_MARK in data:
-            checked.append(offset)
-            are_ours = are_ours and is_ours
-    late: list[int] = []
-    copies = ((offset, _record(store, halves, offset)) for offset in checked)
-    if not (are_ours and _drop_replaced_by_ours(open_now, copies, late)):
-        looked_at = sorted({*open_now, *checked})
-        late += _drop_replaced(open_now, ((offset, _record(store, halves, offset)) for offset in looked_at))
-    for committed, prepared in _committed_since(store, halves, ops, logged[0] if logged else None):
-        place = bisect_left(logged, prepared)
-        if place == len(logged) or logged[place] != prepared or opened[place] not in open_now:
-            continue
-        if _is_committed_from(store, committed, _record(store, halves, opened[place])):
-            del open_now[opened[place]]
-            late.append(opened[place])
-    if open_now or late:
-        _log.info("%d transactions are open; %d ended without an op message", len(open_now), len(late))
-    return open_now, late
-
-
-def _record(store: MessageStore, queue: ConsumeQueue, offset: int) -> StoredRecord | None:
-    unit = queue.unit(offset)
-    return store.decoded_at(unit[0]) if unit is not None else None
-
-
-def _is_committed_from(store: MessageStore, committed: int, half: StoredRecord | None) -> bool:
-    """Return whether a message was committed from a half message."""
-    record = store.decoded_at(committed)
-    return (
-        record is not None
-        and half is not None
-        and record.topic == half.properties.get(REAL_TOPIC)
-        and record.properties.get(TRAN_MSG, "").lower() == "true"
-        and record.properties.get(UNIQ_KEY) == half.properties.get(UNIQ_KEY)
-    )
-
-
-def _drop_replaced(
-    open_now: dict[int, Transaction | None], records: Iterable[tuple[int, StoredRecord | None]]
-) -> list[int]:
-    """Remove half messages that have been replaced by a copy; record the first offset of each copy.
-
-    CometMQ's copies contain the offset of their first half message. Apache's do not: a message checked n times replaces
-    the message with the same key, group, producer and time that was checked n - 1 times.
-    """
-    standing: dict[int, int] = {}
-    """Offset of the newest copy so far, by first offset."""
-    alike: dict[tuple[object, ...], list[int]] = {}
-    """Offsets without a known copy, by message identity and number of checks."""
-    firsts: dict[int, int] = {}
-    for offset, half in records:
-        if half is None:
-            continue
-        noted = describe(half)
-        name = (half.properties.get(UNIQ_KEY), noted.group, half.born_host, half.born_timestamp, half.body_crc)
-        if noted.first_offset == offset and noted.check_times:
-            replaced = alike.get((*name, noted.check_times - 1))
-            if replaced:
-                noted.first_offset = firsts[replaced.pop(0)]
-        firsts[offset] = noted.first_offset
-        alike.setdefault((*name, noted.check_times), []).append(offset)
-        if noted.first_offset != offset and offset in open_now:
-            open_now[offset] = noted
-        standing[noted.first_offset] = offset
-    over = [offset for offset, first in firsts.items() if standing[first] != offset and offset in open_now]
-    for offset in over:
-        del open_now[offset]
-    return over
-
-
-def _drop_replaced_by_ours(
-    open_now: dict[int, Transaction | None], copies: Iterable[tuple[int, StoredRecord | None]], over: list[int]
-) -> bool:
-    """Remove half messages that have been replaced by CometMQ's copies, and record these; add those removed to
-    ``over``.
-
-    Unlike :func:`_drop_replaced`, it keeps one number for each transaction in memory. Return False if it finds a copy
-    of Apache's, which names no other message.
-    """
-    standing: dict[int, int] = {}
-    for offset, half in copies:
-        if half is None:
-            continue
-        noted = describe(half)
-        if noted.first_offset == offset and noted.check_times:
-            return False
-        replaced = standing.get(noted.first_offset, noted.first_offset)
-        standing[noted.first_offset] = offset
-        if replaced != offset and replaced in open_now:
-            over.append(replaced)
-            del open_now[replaced]
-        if noted.first_offset != offset and offset in open_now:
-            open_now[offset] = noted
-    return True
-
-
 def _start_offset(offsets: ConsumerOffsetManager, queue: ConsumeQueue) -> int:
     """Return the offset at which to start reading a queue: the group's offset, limited to the queue.
 
@@ -410,31 +249,3 @@ def _start_offset(offsets: ConsumerOffsetManager, queue: ConsumeQueue) -> int:
     if committed > queue.committed:
         offsets.set_offset(TRANSACTION_GROUP, queue.topic, queue.queue_id, queue.committed)
     return min(max(committed, queue.min_offset()), queue.committed)
-
-
-def _find_done(store: MessageStore, ops: ConsumeQueue, at: int, first_half: int, end_half: int) -> bytearray:
-    """Return a byte for each half message starting at ``first_half``, which is 1 if an op message ends it."""
-    done = bytearray(end_half - first_half)
-    for offset in range(at, ops.committed):
-        op = _record(store, ops, offset)
-        for half in op_offsets(op.body) if op is not None else ():
-            if first_half <= half < end_half:
-                done[half - first_half] = 1
-    return done
-
-
-def _committed_since(
-    store: MessageStore, halves: ConsumeQueue, ops: ConsumeQueue, first: int | None
-) -> list[tuple[int, int]]:
-    """Map the log offset of each message committed since log offset ``first`` to that of its half message."""
-    if first is None:
-        return []
-    horizon = store.max_physical_offset - COMMITTED_SCAN_BYTES
-    if first < horizon:
-        starts = [store.last_record[0]]
-        for queue in (halves, ops):
-            unit = queue.unit(queue.offset_of_log(horizon))
-            if unit is not None:
-                starts.append(unit[0])
-        first = min(starts)
-    return list(store.prepared_offsets(first))
