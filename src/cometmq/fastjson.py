@@ -7,9 +7,10 @@ Two deviations from JSON occur (``RemotingSerializable``, ``ConfigManager``):
   ``{{"brokerName":"b","queueId":0,"topic":"T"}:5}``, here an :class:`ObjectKeyMap`.
 
 The text is first decoded as strict JSON with the fast decoder. If the only deviations are unquoted keys, these keys are
-then quoted, at 0.5 µs per byte. Maps with objects as keys are parsed by this module: flat objects with Python's fast
-decoder, everything else at 1 µs per byte. A caller that knows where these maps are can convert the text to strict JSON
-with :func:`with_pairs`, which is four times as fast.
+then quoted, at 0.5 µs per byte; numbers that begin a line, as in configuration files, at a tenth of that. Maps with
+objects as keys are parsed by this module: flat objects with Python's fast decoder, everything else at 1 µs per byte. A
+caller that knows where these maps are can convert the text to strict JSON with :func:`with_pairs`, which is four times
+as fast.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ _QUOTED_OR_BARE: Final = re.compile(
     """,
     re.DOTALL | re.VERBOSE,
 )
+_KEY_OF_A_LINE: Final = re.compile(rb"(\n[\t ]*+)([0-9]++)(?=:)")
+"""Matches a number as the key at the beginning of a line. No string of JSON contains a line break."""
 _OBJECT_KEY: Final = re.compile(rb"(\{[^{}]*+\}):(\{[^{}]*+\}|[^{}\[\],]++)")
 """Matches a flat object as a key, and its value, which is a flat object or a number."""
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'"{}'))
@@ -76,6 +79,8 @@ def loads(text: str | bytes, *, max_parsed_bytes: int | None = None) -> Any:
         raise FastjsonError(f"{len(text)} bytes of non-strict JSON; at most {max_parsed_bytes} are parsed")
     try:
         data = text.encode() if isinstance(text, str) else text
+        if b"\n" in data and (found := _with_keys_of_lines(data)) is not None:
+            return found
         if b"{{" not in data:
             return msgspec.json.decode(quote_keys(data))
     except (msgspec.DecodeError, UnicodeEncodeError):
@@ -92,6 +97,14 @@ def loads(text: str | bytes, *, max_parsed_bytes: int | None = None) -> Any:
     if parser.skip() != len(text):
         raise FastjsonError(f"more text after the value at character {parser.at}")
     return value
+
+
+def _with_keys_of_lines(data: bytes) -> Any:
+    """Parse a text whose numeric keys all begin a line, as in configuration files; return ``None`` if it is another."""
+    try:
+        return msgspec.json.decode(_KEY_OF_A_LINE.sub(rb'\1"\2"', data))
+    except msgspec.DecodeError:
+        return None
 
 
 def quote_keys(text: bytes) -> bytes:

@@ -230,5 +230,5 @@ async def test_offsets_of_a_group_or_topic_go_without_a_look_at_all_others(broke
     assert offsets.groups_of("T") == {f"g{number}" for number in range(100)} - {"g5", "g6"}
     offsets.forget(topic="T")
     assert not offsets.table
-    assert not offsets._topics_of
-    assert not offsets._groups_of
+    assert not offsets.table._of_group
+    assert not offsets.table._groups_of

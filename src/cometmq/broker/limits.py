@@ -181,9 +181,7 @@ LITE_SAVE_ENTRIES: Final = 100_000
 MAX_ATTRIBUTES_CHARS: Final = 4_096
 """Maximum number of characters in the attributes of a topic in a request."""
 MAX_REQUEST_MODES: Final = 100_000
-"""Maximum number of topic-group pairs with a message request mode, each of which is an entry in
-``messageRequestMode.json``.
-"""
+"""Maximum number of topic-group pairs with a message request mode, the entries of ``messageRequestMode.json``."""
 MAX_ASSIGNMENT_BYTES: Final = 16 * 1024
 """Maximum size of the bodies of QUERY_ASSIGNMENT and SET_MESSAGE_REQUEST_MODE."""
 MAX_CACHED_ROUTES: Final = 10_000
@@ -194,8 +192,10 @@ MAX_HELD_POP_CHARS: Final = 64 * 1024 * 1024
 """Maximum number of characters in all waiting pops."""
 MAX_POP_WAIT_MS: Final = 10 * 60_000
 """Maximum time in milliseconds that a pop may wait for a message."""
-MAX_CONSUMER_OFFSET_TABLES: Final = 200_000
+MAX_CONSUMER_OFFSET_TABLES: Final = 1_000_000
 """Maximum number of topic-group pairs with offsets, each of which is an entry in ``consumerOffset.json``."""
+MAX_CONSUMER_OFFSET_NAMES: Final = 200_000
+"""Maximum number of topics, and of groups, with offsets, so that each map of them grows in steps of at most 10 ms."""
 MAX_CONSUMER_OFFSETS: Final = 2_000_000
 """Maximum number of offsets in all topic-group pairs, about 40 to 100 bytes each."""
 OFFSET_EXPIRY_SECONDS: Final = 86_400.0
@@ -203,15 +203,13 @@ OFFSET_EXPIRY_SECONDS: Final = 86_400.0
 OFFSET_LOOK_SECONDS: Final = 30.0
 """Pause between two steps of the scan for expired offsets."""
 OFFSET_LOOK_KEYS: Final = 2_000
-"""Number of topic-group pairs that are checked in one step of the scan for expired offsets (about 1 ms).
-"""
+"""Number of topic-group pairs that are checked in one step of the scan for expired offsets (about 1 ms)."""
 MAX_TOPICS: Final = 50_000
 """Maximum number of topics that clients may create; administrators may exceed it."""
 MAX_DELETED_TOPICS: Final = 20_000
 """Maximum number of deleted topics that are remembered; the oldest deletion is forgotten first."""
 EARLIER_READERS_SECONDS: Final = 86_400.0
-"""Time for which consumers of a deleted topic are remembered, since they may have offsets from before the deletion.
-"""
+"""Time for which consumers of a deleted topic are remembered, since they may have offsets from before it."""
 MAX_GROUPS: Final = 50_000
 """Maximum number of consumer groups that clients may create. Each group also has a retry topic."""
 MAX_GROUP_MEMBERS: Final = 200_000
@@ -368,6 +366,8 @@ MAX_CHANGED_NAMES: Final = 50_000
 """Maximum number of changed rows whose names a master remembers; beyond it, slaves copy the complete table again."""
 MAX_CHANGED_PARTS: Final = 64
 """Maximum number of slave requests for which changed names are remembered."""
+OFFSET_PARTS: Final = 16
+"""Number of parts in which a slave copies all consumer offsets from a CometMQ master, each in one response."""
 SLAVE_QUESTIONS_AT_ONCE: Final = 16
 """Maximum number of topics whose queues a slave requests from Apache's master at the same time."""
 SLAVE_TABLE_SECONDS: Final = 30.0

@@ -193,6 +193,9 @@ class GetTableChangesRequestHeader(Header):
     table: str
     since: str = ""
     """The mark of the last copy; empty for the first copy."""
+    part: int = 0
+    parts: int = 1
+    """Number of parts in which a slave copies a large table; ``part`` is the number of the requested one, from 0."""
 
 
 class GetTableChangesResponseHeader(Header):
@@ -201,6 +204,8 @@ class GetTableChangesResponseHeader(Header):
     mark: str
     whole: bool
     """True if the body contains all rows, not only the changed ones."""
+    parts: int = 1
+    """Number of parts of the complete table, of which the body contains the requested one."""
 
 
 class SetUsersHeader(Header):

@@ -11,8 +11,9 @@ from tests.broker.wire import Wire
 from tests.helpers.request_hooks import add_hooks
 
 import cometmq.broker.replication.table_changes
-from cometmq.broker.limits import TABLE_ROWS_PER_SLICE
+from cometmq.broker.limits import OFFSET_PARTS, TABLE_ROWS_PER_SLICE
 from cometmq.broker.replication.table_changes import MasterTables, TableChanges, TableChangesProcessor
+from cometmq.broker.tables.offset_table import WHOLE
 from cometmq.remoting.bodies import BodyError, SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.processors import Request, Response, RpcHook
@@ -192,7 +193,7 @@ async def test_a_master_that_does_not_know_the_question_gives_whole_tables(
 
 async def test_no_turn_of_the_master_has_more_than_a_slice(large: Cluster) -> None:
     master = large.broker(0)
-    steps = TableChangesProcessor(cast(Any, master))._rows("", None, master.offsets.table, None)
+    steps = TableChangesProcessor(cast(Any, master))._offsets("", WHOLE)
     turns = sum(1 for _ in steps) + 1
     assert turns >= PAIRS * (QUEUES + 1) // TABLE_ROWS_PER_SLICE
     sizes = [sum(1 + len(row) for row in some.values()) for some in _slices(master.offsets.table)]
@@ -201,6 +202,43 @@ async def test_no_turn_of_the_master_has_more_than_a_slice(large: Cluster) -> No
 
 def _slices(table: Any) -> list[dict[str, Any]]:
     return list(cometmq.broker.replication.table_changes._slices(list(table), table))
+
+
+async def test_all_offsets_come_in_parts_and_what_the_master_has_no_more_goes(pair: Cluster) -> None:
+    clock, master, slave = cast(VirtualClock, pair.clock), pair.broker(0), pair.slave()
+    for number in range(200):
+        assert master.offsets.commit(f"group-{number}", "T", number % QUEUES, 0)
+    await copied(pair)
+    await clock.run_for(4)
+    assert_same(pair)
+    for number in range(200):
+        slave.offsets.set_offset(f"only-here-{number}", "T", 0, 0)
+    master.offsets.changes.forget()
+    given = answers_of(pair)
+    await clock.run_for(1.1)
+    assert_same(pair)
+    large_ones = [size for _, size in given if size > 100]
+    assert len(large_ones) >= OFFSET_PARTS - 1
+    assert max(large_ones) < 1_500, "a sixteenth of 200 groups, more or less"
+
+
+async def test_a_slave_that_asks_for_no_parts_is_given_all_offsets_at_once(pair: Cluster) -> None:
+    for number in range(20):
+        assert pair.broker(0).offsets.commit(f"group-{number}", "T", 0, 0)
+    wire = await connect(pair.broker(0))
+    answer = await wire.call(RequestCode.GET_TABLE_CHANGES, ext={"table": "offsets"})
+    assert answer.body.count(b"T@group-") == 20
+    await wire.close()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"part": "16", "parts": "16"}, {"part": "-1"}, {"parts": "17"}, {"table": "topics", "part": "1"}]
+)
+async def test_a_part_that_does_not_exist_is_refused(pair: Cluster, wrong: dict[str, str]) -> None:
+    wire = await connect(pair.broker(0))
+    answer = await wire.call(RequestCode.GET_TABLE_CHANGES, ext={"table": "offsets", "parts": "16", **wrong})
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    await wire.close()
 
 
 async def test_an_unknown_table_is_refused(pair: Cluster) -> None:

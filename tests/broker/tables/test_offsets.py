@@ -14,7 +14,7 @@ from tests.broker.disks import FailingDisk
 from tests.broker.wire import Wire
 from tests.helpers.waiting import until
 
-import cometmq.broker.tables.consumer_offsets
+import cometmq.broker.tables.offset_table
 from cometmq import fastjson
 from cometmq.broker.controller import Broker
 from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
@@ -124,14 +124,26 @@ def test_entries_that_cannot_be_used_are_named(tmp_path: Path) -> None:
 
 
 def test_table_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cometmq.broker.tables.consumer_offsets, "MAX_CONSUMER_OFFSET_TABLES", 2)
+    monkeypatch.setattr(cometmq.broker.tables.offset_table, "MAX_CONSUMER_OFFSET_TABLES", 2)
     offsets = opened(tmp_path / "config" / "consumerOffset.json")
     assert [offsets.commit("g", topic, 0, 1) for topic in "abc"] == [True, True, False]
     assert offsets.commit("g", "a", 1, 1)
 
 
+def test_names_of_topics_and_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cometmq.broker.tables.offset_table, "MAX_CONSUMER_OFFSET_NAMES", 2)
+    offsets = opened(tmp_path / "config" / "consumerOffset.json")
+    pairs = [("a", "g"), ("b", "g"), ("c", "g"), ("a", "h"), ("b", "h"), ("a", "i")]
+    assert [offsets.commit(group, topic, 0, 1) for topic, group in pairs] == [True, True, False, True, True, False]
+    offsets.forget(topic="b")
+    assert not offsets.commit("i", "a", 0, 1)
+    offsets.forget(group="h")
+    assert offsets.commit("i", "c", 0, 1)
+    assert offsets.table == {"a@g": {0: 1}, "c@i": {0: 1}}
+
+
 def test_offsets_of_all_queues_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cometmq.broker.tables.consumer_offsets, "MAX_CONSUMER_OFFSETS", 3)
+    monkeypatch.setattr(cometmq.broker.tables.offset_table, "MAX_CONSUMER_OFFSETS", 3)
     path = tmp_path / "config" / "consumerOffset.json"
     first = opened(path)
     assert [first.commit("g", "T", queue_id, 5) for queue_id in (0, 2**31 - 1, 7, 8)] == [True, True, True, False]

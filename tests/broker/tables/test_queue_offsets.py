@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import tracemalloc
 from pathlib import Path
@@ -16,6 +17,7 @@ from cometmq.testing import VirtualClock
 
 GROUPS, TOPICS, QUEUES = 100, 60, 16
 MOST_BYTES = 40
+PAIRS_OF_GROUP, MOST_BYTES_OF_PAIR = 1_000, 250
 """Of a pair of a group and a queue, its share of names and indexes included."""
 
 QUEUE_IDS = st.one_of(st.integers(0, 40), st.integers(0, 2**31 - 1))
@@ -77,6 +79,24 @@ def test_a_pair_takes_forty_bytes(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert used / (GROUPS * TOPICS * QUEUES) <= MOST_BYTES
     assert sys.getsizeof(offsets.of_queues("group-number-1", "topic-number-1")) < 100
+
+
+def test_a_pair_of_one_queue_takes_little_memory_and_is_nothing_to_the_garbage_collector(tmp_path: Path) -> None:
+    offsets = ConsumerOffsetManager(tmp_path / "config" / "consumerOffset.json", clock=VirtualClock())
+    groups = 20
+    tracemalloc.start()
+    tracked = len(gc.get_objects())
+    for group in range(groups):
+        for topic in range(PAIRS_OF_GROUP):
+            offsets.set_offset(f"group-number-{group}", f"topic-number-{topic}", 0, 10_000 + group)
+        offsets.save()
+    gc.collect()
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    pairs = groups * PAIRS_OF_GROUP
+    assert len(offsets.table) == pairs
+    assert used / pairs <= MOST_BYTES_OF_PAIR
+    assert (len(gc.get_objects()) - tracked) / pairs < 0.1
 
 
 @given(

@@ -101,7 +101,7 @@ class GroupLags:
         self._traffic = traffic
         self._own: dict[str, int] = {}
         """Lags of the pairs that have their own samples."""
-        self._round: list[str] = []
+        self._round: Iterator[str] | None = None
         """Pairs that have not been read yet in the current pass over all pairs."""
         self._seen = _Sum()
         """Sums for the pairs that have been read in the current pass."""
@@ -151,14 +151,17 @@ class GroupLags:
 
     def _read_next_pairs(self, limit: int) -> Steps:
         """Read the next pairs of the current pass, and choose the pairs that have their own samples."""
-        if not self._round:
-            self._round = list(self._broker.offsets.table)
+        if self._round is None:
+            self._round = iter(self._broker.offsets.table)
             self._seen = _Sum()
         own = [(lag, key) for key, lag in self._own.items()]
         heapify(own)
         looked, due = 0, QUEUES_PER_SLICE
-        while self._round and looked < LAGS_PER_ANSWER:
-            key = self._round.pop()
+        while looked < LAGS_PER_ANSWER:
+            key = next(self._round, None)
+            if key is None:
+                self._round = None
+                break
             queues = self._queues(key)
             looked += 1 + len(queues)
             if queues:
@@ -175,7 +178,7 @@ class GroupLags:
                 yield []
         while len(own) > limit:
             self._own.pop(heappop(own)[1], None)
-        if not self._round:
+        if self._round is None:
             self._all = self._seen
 
     def _queues(self, key: str) -> list[_Behind]:

@@ -28,6 +28,7 @@ from cometmq.broker.delay.delay_offsets import DelayOffsets, DelayProgress
 from cometmq.broker.limits import (
     MEMBER_CHANGES_SECONDS,
     MEMBER_OFFSETS_SECONDS,
+    OFFSET_PARTS,
     SLAVE_CHANGES_SECONDS,
     SLAVE_SYNC_FIRST_SECONDS,
     SLAVE_SYNC_SECONDS,
@@ -44,6 +45,7 @@ from cometmq.broker.replication.queue_ends import QueueEnds
 from cometmq.broker.replication.store_files import MasterFiles, NotOfferedError, copied_files
 from cometmq.broker.replication.table_changes import GROUPS, OFFSETS, TOPICS, MasterTables
 from cometmq.broker.replication.timer_copy import TimerCopy
+from cometmq.broker.tables.offset_table import Part
 from cometmq.broker.tables.versioned_table import VersionedTable
 from cometmq.errors import CometMQError, reason_of
 from cometmq.fastjson import quote_keys
@@ -410,7 +412,8 @@ class SlaveSynchronize:
         await self._ends.copy(master, MasterTables(self._client, master), self._topics.table)
 
     async def _copy_offsets(self, master: str) -> None:
-        found = await MasterTables(self._client, master).changes(OFFSETS, self._marks.pop(OFFSETS, ""))
+        tables = MasterTables(self._client, master)
+        found = await tables.changes(OFFSETS, self._marks.pop(OFFSETS, ""), (), Part(0, OFFSET_PARTS))
         if found is None:
             body = await self._request_table(master, RequestCode.GET_ALL_CONSUMER_OFFSET)
             await in_rounds(self._offsets.take_over(offset_rows(body), self._end, {}))
@@ -421,7 +424,11 @@ class SlaveSynchronize:
         for key in removed or ():
             self._beyond.pop(key, None)
         rows = chain(list(self._beyond.items()), found.rows(dict[int, int]))
-        await in_rounds(self._offsets.take_over(rows, self._end, self._beyond, removed))
+        await in_rounds(self._offsets.take_over(rows, self._end, self._beyond, removed, Part(0, found.parts)))
+        for number in range(1, found.parts):
+            part = Part(number, found.parts)
+            more = (await tables.part(OFFSETS, part)).rows(dict[int, int])
+            await in_rounds(self._offsets.take_over(more, self._end, self._beyond, None, part))
         self._marks[OFFSETS] = found.mark
 
     async def _copy_groups(self, master: str) -> None:

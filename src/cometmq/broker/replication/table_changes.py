@@ -7,10 +7,10 @@ The body has one line of JSON for each slice of the table, so that both sides ha
     …
 
 The tables ``topics`` and ``groups`` contain their rows. The table ``offsets`` contains the offsets of each
-``topic@group`` by queue id. The table ``ends`` contains the offsets after each topic's last messages by queue id, and
-is always complete. A slave that sends the mark of its last copy receives the rows that changed after it, and the rows
-that it changed itself: the body of its request is a JSON list of their names. If it sends no valid mark, it receives
-all rows.
+``topic@group`` by queue id; slaves copy it in parts, each of which has the pairs of some groups. The table ``ends``
+contains the offsets after each topic's last messages by queue id, and is always complete. A slave that sends the mark
+of its last copy receives the rows that changed after it, and the rows that it changed itself: the body of its request
+is a JSON list of their names. If it sends no valid mark, it receives all rows.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from cometmq.broker.context import BrokerContext
-from cometmq.broker.limits import MAX_LIST_BYTES, SLAVE_TABLE_SECONDS, TABLE_ROWS_PER_SLICE
+from cometmq.broker.limits import MAX_LIST_BYTES, OFFSET_PARTS, SLAVE_TABLE_SECONDS, TABLE_ROWS_PER_SLICE
 from cometmq.broker.replication.frames import ReplicationError
 from cometmq.broker.slices import Steps, batches, run_in_slices
 from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
+from cometmq.broker.tables.offset_table import WHOLE, Part
 from cometmq.broker.tables.queue_offsets import QueueOffsets
 from cometmq.broker.tables.versioned_table import VersionedTable
 from cometmq.message.names import TRANS_OP_HALF_TOPIC
@@ -61,7 +62,7 @@ class TableChangesProcessor:
 
     @answers(
         RequestCode.GET_TABLE_CHANGES,
-        limits=("TABLE_ROWS_PER_SLICE", "MAX_CHANGED_NAMES", "MAX_LIST_BYTES"),
+        limits=("TABLE_ROWS_PER_SLICE", "MAX_CHANGED_NAMES", "MAX_LIST_BYTES", "OFFSET_PARTS"),
         permission=needs_cluster(Action.UPDATE),
     )
     def changes(
@@ -69,8 +70,13 @@ class TableChangesProcessor:
     ) -> Response | None:
         """Return the rows of a table that have changed since a slave copied it, or all rows."""
         name, broker = request.header.table, self._broker
+        part = Part(request.header.part, request.header.parts)
+        if not 0 <= part.number < part.parts <= OFFSET_PARTS or (part.number and name != OFFSETS):
+            return Response(ResponseCode.INVALID_PARAMETER, remark=f"no table has a part {part.number} of {part.parts}")
+        if part.number:
+            return run_in_slices(connection, request, self._offsets("", part))
         if name == ENDS:
-            return run_in_slices(connection, request, _answer(Head(), self._ends(), mark=""))
+            return run_in_slices(connection, request, _answer(Head(), self._ends(), _whole("")))
         table: VersionedTable[Any] | ConsumerOffsetManager
         if name in (TOPICS, GROUPS):
             table = broker.topics if name == TOPICS else broker.groups
@@ -87,13 +93,21 @@ class TableChangesProcessor:
         mark, names = table.changes.since("" if is_long else request.header.since)
         if names is not None:
             names |= also
+        elif isinstance(table, ConsumerOffsetManager):
+            return run_in_slices(connection, request, self._offsets(mark, part))
         return run_in_slices(connection, request, self._rows(mark, names, table.table, version))
 
+    def _offsets(self, mark: str, part: Part) -> Steps:
+        """Return all consumer offsets in a part."""
+        table = self._broker.offsets.table
+        slices = (some for keys in table.slices(part) for some in _slices(keys, table))
+        return _answer(Head(), slices, _whole(mark, part.parts))
+
     def _rows(self, mark: str, names: set[str] | None, table: Mapping[str, Any], version: DataVersion | None) -> Steps:
-        is_whole = names is None
-        chosen: Collection[str] = list(table) if names is None else names
-        removed = [] if is_whole else [name for name in chosen if name not in table]
-        return _answer(Head(version, removed), _slices(chosen, table), mark=mark, whole=is_whole)
+        if names is None:
+            return _answer(Head(version), _slices(list(table), table), _whole(mark))
+        removed = [name for name in names if name not in table]
+        return _answer(Head(version, removed), _slices(names, table), GetTableChangesResponseHeader(mark, whole=False))
 
     def _ends(self) -> Iterator[dict[str, Any]]:
         """Yield the ends of all queues that have ever contained messages.
@@ -132,13 +146,17 @@ def _slices(names: Iterable[str], table: Mapping[str, Any]) -> Iterator[dict[str
         yield some
 
 
-def _answer(head: Head, slices: Iterable[dict[str, Any]], *, mark: str, whole: bool = True) -> Steps:
+def _whole(mark: str, parts: int = 1) -> GetTableChangesResponseHeader:
+    return GetTableChangesResponseHeader(mark, whole=True, parts=parts)
+
+
+def _answer(head: Head, slices: Iterable[dict[str, Any]], header: GetTableChangesResponseHeader) -> Steps:
     lines = [msgspec.json.encode(head)]
     for some in slices:
         if len(lines) > 1:
             yield
         lines.append(msgspec.json.encode(some))
-    return Response(header=GetTableChangesResponseHeader(mark=mark, whole=whole), body=b"\n".join(lines))
+    return Response(header=header, body=b"\n".join(lines))
 
 
 class TableChanges(msgspec.Struct, frozen=True):
@@ -147,10 +165,12 @@ class TableChanges(msgspec.Struct, frozen=True):
     mark: str
     """The mark to send in the next request."""
     whole: bool
-    """True if the response contains all rows of the table."""
+    """True if the response contains all rows of the table, or of the requested part of it."""
     head: Head
     body: bytes
     rows_at: int
+    parts: int = 1
+    """Number of parts of the table, of which this is one."""
 
     def rows(self, kind: type[T]) -> Iterator[tuple[str, T]]:
         """Yield each row with its name, decoding one line at a time.
@@ -179,16 +199,19 @@ class MasterTables:
         self._client: Final = client
         self._master: Final = master
 
-    async def changes(self, table: str, since: str = "", also: Collection[str] = ()) -> TableChanges | None:
+    async def changes(
+        self, table: str, since: str = "", also: Collection[str] = (), part: Part = WHOLE
+    ) -> TableChanges | None:
         """Request the changes since a mark; return ``None`` if the master does not support the request.
 
         :param also: the names of rows that the slave changed itself.
+        :param part: the part to return if the master answers with all rows.
 
         :raises ReplicationError: the master answers with an error.
         :raises RemotingError: the master does not answer.
         :raises BodyError: the answer is malformed.
         """
-        header = GetTableChangesRequestHeader(table=table, since=since)
+        header = GetTableChangesRequestHeader(table=table, since=since, part=part.number, parts=part.parts)
         code = RequestCode.GET_TABLE_CHANGES
         body = msgspec.json.encode(list(also)) if since and also else b""
         answer = await self._client.invoke(self._master, code, header, body, timeout_s=SLAVE_TABLE_SECONDS)
@@ -203,4 +226,16 @@ class MasterTables:
             head = msgspec.json.decode(answer.body[:end], type=Head)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise BodyError(f"malformed changes to {table}: {error}") from error
-        return TableChanges(given.mark, given.whole, head, answer.body, end + 1)
+        return TableChanges(given.mark, given.whole, head, answer.body, end + 1, given.parts)
+
+    async def part(self, table: str, part: Part) -> TableChanges:
+        """Request a further part of a table.
+
+        :raises ReplicationError: the master answers with an error or with something else.
+        :raises RemotingError: the master does not answer.
+        :raises BodyError: the answer is malformed.
+        """
+        found = await self.changes(table, part=part)
+        if found is None or not found.whole or found.parts != part.parts:
+            raise ReplicationError(f"the master sent no part {part.number} of {part.parts} of {table}")
+        return found

@@ -10,25 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
-from sys import intern
 from typing import Any, Final
 
 import msgspec
 
 from cometmq import fastjson
-from cometmq.broker.limits import (
-    MAX_CONSUMER_OFFSET_TABLES,
-    MAX_CONSUMER_OFFSETS,
-    TABLE_ROWS_PER_SLICE,
-)
+from cometmq.broker.limits import TABLE_ROWS_PER_SLICE
 from cometmq.broker.slices import batches
 from cometmq.broker.tables.changed_names import ChangedNames
 from cometmq.broker.tables.journaled_file import JournaledFile
-from cometmq.broker.tables.queue_offsets import NO_OFFSET, QueueOffsets
+from cometmq.broker.tables.offset_table import SEPARATOR, WHOLE, OffsetTable, Part
+from cometmq.broker.tables.queue_offsets import QueueOffsets
 from cometmq.broker.tables.table_file import int64, offset_table
 from cometmq.clock import Clock
 from cometmq.message.names import TRANSACTION_GROUP, check_group, check_topic
-from cometmq.multimap import MultiMap
 from cometmq.store.disk import Disk
 from cometmq.store.recovery.known_topics import Deleted, DeletedGroup
 from cometmq.threads import in_thread
@@ -36,7 +31,8 @@ from cometmq.threads import in_thread
 Changes = dict[str, dict[int, int | None] | None]
 """New offsets by topic-group pair and queue ID; ``None`` for removed offsets."""
 
-_SEPARATOR: Final = "@"
+_CHANGES_AT_ONCE: Final = 50_000
+"""Number of changed pairs in one map, which would otherwise grow in long steps."""
 _DEPTH: Final = 3
 """Nesting depth of an offset in the file: table, pair, queue."""
 _MAX_QUEUE_ID: Final = 2**31 - 1
@@ -51,12 +47,7 @@ class ConsumerOffsetManager:
         """Changes since the last write, in order; within one of them, no offset is set again after it was removed."""
         self._needs_whole = False
         """True if some changes require writing the complete file."""
-        self._table: dict[str, QueueOffsets] = {}
-        self._topics_of: MultiMap[str, str] = MultiMap()
-        """Topics by group."""
-        self._groups_of: MultiMap[str, str] = MultiMap()
-        self._count = 0
-        """Number of offsets in all pairs."""
+        self._table = OffsetTable()
         self.changes: Final = ChangedNames()
         """Names of changed pairs, ``topic@group``, for slaves."""
         self.on_back: Final[list[Callable[[str, str, int, int], None]]] = []
@@ -83,33 +74,31 @@ class ConsumerOffsetManager:
         table, self._written_at = self._file.load(_read) or ({}, None)
         findings = list(self._file.findings)
         self.is_damaged = bool(findings)
+        checked: set[tuple[str, bool]] = set()
         for key, queues in table.items():
-            topic, _, group = str(key).partition(_SEPARATOR)
-            if check_topic(topic) is not None or check_group(group) is not None or not isinstance(queues, dict):
+            topic, _, group = str(key).partition(SEPARATOR)
+            if not _are_names(topic, group, checked) or not isinstance(queues, dict):
                 findings.append(f"consumerOffset.json: ignored the entry {key!r}")
                 continue
-            # a copy: the loaded texts would keep memory occupied that is about to be freed
-            offsets = self._add(f"{topic}{_SEPARATOR}{group}", topic, group)
-            if offsets.fill(queues):
-                continue
-            for queue_id, offset in queues.items():
-                try:
-                    offsets.put(int64(queue_id), int64(offset))
-                except ValueError:
-                    self.is_damaged = True
-                    findings.append(f"consumerOffset.json: ignored queue {str(queue_id)[:20]} of {key!r}")
-        self._count = sum(map(len, self._table.values()))
+            offsets = QueueOffsets()
+            if not offsets.fill(queues):
+                for queue_id, offset in queues.items():
+                    try:
+                        offsets.put(int64(queue_id), int64(offset))
+                    except ValueError:
+                        self.is_damaged = True
+                        findings.append(f"consumerOffset.json: ignored queue {str(queue_id)[:20]} of {key!r}")
+            self._table.replace(group, topic, offsets)
         self._needs_whole = self._file.take_due()
         return findings
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """Return the committed offset for a queue, or ``NO_OFFSET``."""
-        queues = self._table.get(f"{topic}{_SEPARATOR}{group}")
-        return NO_OFFSET if queues is None else queues.get(queue_id, NO_OFFSET)
+        return self._table.offset(group, topic, queue_id)
 
     def queues_of(self, group: str, topic: str) -> QueueOffsets | None:
         """Return the committed offsets for a topic, or ``None`` if there are none; callers must not change them."""
-        return self._table.get(f"{topic}{_SEPARATOR}{group}")
+        return self._table.of(group, topic)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Commit a group's offset for a queue; as in RocketMQ, the offset may move back.
@@ -127,20 +116,13 @@ class ConsumerOffsetManager:
 
     def set_offset(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Set an offset without the checks and listeners of :meth:`commit`; return False if the table is full."""
-        key = f"{topic}{_SEPARATOR}{group}"
-        queues = self._table.get(key)
-        if queues is None:
-            if len(self._table) >= MAX_CONSUMER_OFFSET_TABLES or self._count >= MAX_CONSUMER_OFFSETS:
-                return False
-            queues = self._add(key, topic, group)
-        known = queues.get(queue_id, NO_OFFSET)
+        known = self._table.offset(group, topic, queue_id)
         if known == offset:
             return True
-        if known < 0:
-            if self._count >= MAX_CONSUMER_OFFSETS:
-                return False
-            self._count += 1
-        queues.put(queue_id, offset)
+        if known < 0 and not self._table.has_room(group, topic, 1):
+            return False
+        self._table.put(group, topic, queue_id, offset)
+        key = f"{topic}{SEPARATOR}{group}"
         self.changes.note(key)
         self._changed(key, queue_id, offset)
         return True
@@ -149,7 +131,7 @@ class ConsumerOffsetManager:
         changes = self._unwritten[-1]
         queues = changes.get(key)
         if queues is None:
-            if key in changes:
+            if key in changes or len(changes) >= _CHANGES_AT_ONCE:
                 changes = {}
                 self._unwritten.append(changes)
             queues = changes[key] = {}
@@ -166,6 +148,7 @@ class ConsumerOffsetManager:
         ends: Callable[[str, int], int],
         beyond: dict[str, Mapping[int, int]],
         removed: Iterable[str] | None = None,
+        part: Part = WHOLE,
     ) -> Generator[None, None, None]:
         """Replace the offsets with a copy of the master's, limited to the ends of this broker's queues.
 
@@ -174,10 +157,9 @@ class ConsumerOffsetManager:
         :param ends: the offset after the last message of a queue.
         :param beyond: receives the rows that have an offset past the end of a queue; completely copied rows are removed
         from it.
-        :param removed: the pairs to remove; ``None`` for all pairs that are not in ``rows``.
+        :param removed: the pairs to remove; ``None`` for all pairs of ``part`` that are not in ``rows``.
         """
         size = 0
-        before = list(self._table if removed is None else removed)  # a set of all of them would take ten times as long
         kept: set[str] = set()
         for key, queues in rows:
             size += 1 + len(queues)
@@ -185,8 +167,9 @@ class ConsumerOffsetManager:
                 size = 0
                 yield
             kept.add(key)
-            topic, _, group = key.partition(_SEPARATOR)
-            if key not in self._table and (check_topic(topic) is not None or check_group(group) is not None):
+            topic, _, group = key.partition(SEPARATOR)
+            is_known = self._table.cells(group, topic) is not None
+            if not is_known and (check_topic(topic) is not None or check_group(group) is not None):
                 continue
             offsets = {
                 queue_id: min(offset, ends(topic, queue_id)) if offset > 0 else offset
@@ -198,7 +181,7 @@ class ConsumerOffsetManager:
                 beyond[key] = queues
             else:
                 beyond.pop(key, None)
-        for keys in batches(before, TABLE_ROWS_PER_SLICE):
+        for keys in self._table.slices(part) if removed is None else batches(removed, TABLE_ROWS_PER_SLICE):
             for key in keys:
                 if key not in kept:
                     beyond.pop(key, None)
@@ -207,66 +190,52 @@ class ConsumerOffsetManager:
 
     def _replace(self, key: str, topic: str, group: str, offsets: Mapping[int, int]) -> None:
         """Set the offsets of a topic-group pair, within the limits."""
-        known = self._table.get(key)
-        if known == offsets:
+        found = self._table.of(group, topic)
+        known = {} if found is None else found.as_dict()
+        if found is not None and known == offsets:
             return
-        if known is None:
-            if len(self._table) >= MAX_CONSUMER_OFFSET_TABLES or self._count + len(offsets) > MAX_CONSUMER_OFFSETS:
-                return
-            known = self._add(key, topic, group)
-        elif self._count + len(offsets) - len(known) > MAX_CONSUMER_OFFSETS:
+        if not self._table.has_room(group, topic, len(offsets) - len(known)):
             return
-        self._count += len(offsets) - len(known)
         for queue_id in known.keys() - offsets.keys():
             self._changed(key, queue_id, None)
         for queue_id, offset in offsets.items() - known.items():
             self._changed(key, queue_id, offset)
-        self._table[key] = QueueOffsets(offsets)
+        self._table.replace(group, topic, QueueOffsets(offsets))
         self.changes.note(key)
 
     def of_group(self, group: str) -> Iterator[tuple[str, QueueOffsets]]:
         """Yield ``(topic, {queue ID: offset})`` for each topic in which a group has offsets."""
-        for topic in self._topics_of.of(group):
-            queues = self._table.get(f"{topic}{_SEPARATOR}{group}")
+        for topic in self._table.topics_of(group):
+            queues = self._table.of(group, topic)
             if queues is not None:
                 yield topic, queues
 
     def groups_of(self, topic: str) -> set[str]:
         """Return the groups with offsets in a topic (``whichGroupByTopic``)."""
-        return set(self._groups_of.of(topic))
+        return set(self._table.groups_of(topic))
 
     def of_queues(self, group: str, topic: str) -> QueueOffsets:
         """Return a group's offsets in a topic, by queue ID; callers must not modify the result."""
-        return self._table.get(f"{topic}{_SEPARATOR}{group}", _NO_OFFSETS)
+        queues = self._table.of(group, topic)
+        return _NO_OFFSETS if queues is None else queues
 
     def drop(self, key: str) -> None:
         """Remove the offsets of a pair, ``topic@group``, if there are any."""
-        queues = self._table.pop(key, None)
-        if queues is not None:
-            topic, _, group = key.partition(_SEPARATOR)
-            self._topics_of.remove(group, topic)
-            self._groups_of.remove(topic, group)
-            self._count -= len(queues)
+        topic, _, group = key.partition(SEPARATOR)
+        if self._table.drop(group, topic):
             self.changes.note(key)
             self._unwritten[-1][key] = None
-
-    def _add(self, key: str, topic: str, group: str) -> QueueOffsets:
-        topic, group = intern(topic), intern(group)  # each name is part of many pairs
-        self._topics_of.add(group, topic)
-        self._groups_of.add(topic, group)
-        queues = self._table[key] = QueueOffsets()
-        return queues
 
     def forget(self, *, group: str | None = None, topic: str | None = None) -> None:
         """Remove the offsets of a group, of a topic, or of a group in a topic."""
         if group is not None and topic is not None:
-            self.drop(f"{topic}{_SEPARATOR}{group}")
+            self.drop(f"{topic}{SEPARATOR}{group}")
         elif group is not None:
-            for name in self._topics_of.of(group):
-                self.drop(f"{name}{_SEPARATOR}{group}")
+            for name in self._table.topics_of(group):
+                self.drop(f"{name}{SEPARATOR}{group}")
         elif topic is not None:
-            for name in self._groups_of.of(topic):
-                self.drop(f"{topic}{_SEPARATOR}{name}")
+            for name in self._table.groups_of(topic):
+                self.drop(f"{topic}{SEPARATOR}{name}")
 
     def forget_ended(self, topics: Mapping[str, Deleted], groups: Mapping[str, DeletedGroup]) -> None:
         """Remove the offsets of topics and groups that were deleted after the loaded file was written."""
@@ -282,10 +251,10 @@ class ConsumerOffsetManager:
 
     def has_group(self, group: str) -> bool:
         """Return whether a group has offsets."""
-        return bool(self._topics_of.of(group))
+        return self._table.has_group(group)
 
     @property
-    def table(self) -> Mapping[str, QueueOffsets]:
+    def table(self) -> OffsetTable:
         """Return all offsets in the form for slaves and tools (request code 43); callers must not modify the result."""
         return self._table
 
@@ -345,6 +314,16 @@ def _no_messages_in_flight(_topic: str, _group: str, _queue_id: int) -> int:
     return 0
 
 
+def _are_names(topic: str, group: str, checked: set[tuple[str, bool]]) -> bool:
+    """Return whether a topic and a group have valid names; ``checked`` has those that were checked before."""
+    for name, is_group in ((topic, False), (group, True)):
+        if (name, is_group) not in checked:
+            if (check_group(name) if is_group else check_topic(name)) is not None:
+                return False
+            checked.add((name, is_group))
+    return True
+
+
 def _read(loaded: Any) -> tuple[dict[str, Any], int | None]:
     end = loaded.get("logOffset")
     return offset_table(loaded), None if end is None else int64(end)
@@ -363,7 +342,7 @@ def _slices(table: Mapping[str, QueueOffsets]) -> Iterator[dict[str, QueueOffset
     """Split a table into parts that one round of the event loop can handle."""
     some: dict[str, QueueOffsets] = {}
     size = 0
-    for key in list(table):
+    for key in table:
         queues = table.get(key)
         if queues is None:
             continue

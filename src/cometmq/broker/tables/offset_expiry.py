@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 
-from cometmq.broker.limits import OFFSET_EXPIRY_SECONDS, OFFSET_LOOK_KEYS
+from cometmq.broker.limits import MAX_CONSUMER_OFFSET_NAMES, OFFSET_EXPIRY_SECONDS, OFFSET_LOOK_KEYS
 from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
 from cometmq.clock import Clock
 from cometmq.message.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
@@ -33,7 +34,7 @@ class OffsetExpiry:
         self._has_topic = has_topic
         self._is_live = is_live
         self._clock = clock
-        self._left: list[str] = []
+        self._left: Iterator[str] = iter(())
         self._gone_since: dict[str, float] = {}
         """Time at which each unused pair was first found, as of the end of the previous scan."""
         self._still_gone: dict[str, float] = {}
@@ -41,20 +42,21 @@ class OffsetExpiry:
 
     def expire_next(self) -> None:
         """Check the next pairs, and remove those that have expired."""
-        if not self._left:
-            self._left = list(self._offsets.table)
+        keys = list(islice(self._left, OFFSET_LOOK_KEYS))
+        if not keys:
+            self._left = iter(self._offsets.table)
             self._gone_since, self._still_gone = self._still_gone, {}
+            keys = list(islice(self._left, OFFSET_LOOK_KEYS))
         now = self._clock.monotonic()
-        for key in self._left[-OFFSET_LOOK_KEYS:]:
+        for key in keys:
             topic, _, group = key.partition("@")
             since = self._gone_since.pop(key, now)
             if self._is_needed(topic, group):
                 continue
             if now - since >= OFFSET_EXPIRY_SECONDS:
                 self._offsets.drop(key)
-            elif key in self._offsets.table:
+            elif len(self._still_gone) < MAX_CONSUMER_OFFSET_NAMES and key in self._offsets.table:
                 self._still_gone[key] = since
-        del self._left[-OFFSET_LOOK_KEYS:]
 
     def _is_needed(self, topic: str, group: str) -> bool:
         is_system = group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)

@@ -1,0 +1,158 @@
+"""OffsetTable: the consumer offsets of all pairs of topic and group, in maps that grow in short steps.
+
+The pairs of each group are in a map of their own: one map of a million pairs would hold the event loop for 80 ms
+whenever it grows. The names of topics and groups are bounded
+(:data:`~cometmq.broker.limits.MAX_CONSUMER_OFFSET_NAMES`), so no map has more entries than there may be names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from sys import intern
+from typing import Final, NamedTuple
+
+from cometmq.broker.limits import (
+    MAX_CONSUMER_OFFSET_NAMES,
+    MAX_CONSUMER_OFFSET_TABLES,
+    MAX_CONSUMER_OFFSETS,
+    TABLE_ROWS_PER_SLICE,
+)
+from cometmq.broker.tables.queue_offsets import NO_OFFSET, Cells, QueueOffsets, offset_in, offsets_in, with_offset
+from cometmq.checksum import crc32
+from cometmq.multimap import MultiMap
+
+SEPARATOR: Final = "@"
+
+
+class Part(NamedTuple):
+    """A part of a table: the pairs of the groups whose name has a certain checksum."""
+
+    number: int = 0
+    parts: int = 1
+
+    def has(self, group: str) -> bool:
+        """Return whether the pairs of a group are in this part."""
+        return self.parts == 1 or crc32(group.encode()) % self.parts == self.number
+
+
+WHOLE: Final = Part()
+
+
+class OffsetTable(Mapping[str, QueueOffsets]):
+    """The offsets of each ``topic@group``.
+
+    The table may change while it is iterated over: pairs that are added or removed in the meantime may be missing.
+    """
+
+    def __init__(self) -> None:
+        self._of_group: dict[str, dict[str, Cells]] = {}
+        self._groups_of: MultiMap[str, str] = MultiMap()
+        self._pairs = 0
+        self.offsets = 0
+        """Number of offsets in all pairs."""
+
+    def __getitem__(self, key: str) -> QueueOffsets:
+        topic, _, group = key.partition(SEPARATOR)
+        return QueueOffsets(cells=self._of_group[group][topic])
+
+    def __iter__(self) -> Iterator[str]:
+        for group in list(self._of_group):
+            for topic in self.topics_of(group):
+                yield f"{topic}{SEPARATOR}{group}"
+
+    def __len__(self) -> int:
+        return self._pairs
+
+    def slices(self, part: Part = WHOLE) -> Iterator[list[str]]:
+        """Yield the pairs of a part in lists, after each of which other work may run; a list may be empty."""
+        some: list[str] = []
+        looked_at = 0
+        for group in list(self._of_group):
+            looked_at += 1
+            for topic in self.topics_of(group) if part.has(group) else ():
+                some.append(f"{topic}{SEPARATOR}{group}")
+                if len(some) >= TABLE_ROWS_PER_SLICE:
+                    yield some
+                    some = []
+            if looked_at >= TABLE_ROWS_PER_SLICE:
+                yield some
+                some, looked_at = [], 0
+        yield some
+
+    def cells(self, group: str, topic: str) -> Cells | None:
+        """Return the cells of a pair, or ``None``; callers must not change them."""
+        of_group = self._of_group.get(group)
+        return None if of_group is None else of_group.get(topic)
+
+    def of(self, group: str, topic: str) -> QueueOffsets | None:
+        """Return the offsets of a pair, or ``None``; callers must not change them."""
+        cells = self.cells(group, topic)
+        return None if cells is None else QueueOffsets(cells=cells)
+
+    def offset(self, group: str, topic: str, queue_id: int) -> int:
+        """Return the offset of a queue, or ``NO_OFFSET``."""
+        cells = self.cells(group, topic)
+        return NO_OFFSET if cells is None else offset_in(cells, queue_id)
+
+    def topics_of(self, group: str) -> list[str]:
+        """Return the topics in which a group has offsets."""
+        return list(self._of_group.get(group, ()))
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Return the groups with offsets in a topic."""
+        return self._groups_of.of(topic)
+
+    def has_group(self, group: str) -> bool:
+        """Return whether a group has offsets."""
+        return group in self._of_group
+
+    def has_room(self, group: str, topic: str, offsets: int) -> bool:
+        """Return whether the limits allow so many more offsets in a pair, which may be new."""
+        if self.offsets + offsets > MAX_CONSUMER_OFFSETS:
+            return False
+        if self.cells(group, topic) is not None:
+            return True
+        return (
+            self._pairs < MAX_CONSUMER_OFFSET_TABLES
+            and (group in self._of_group or len(self._of_group) < MAX_CONSUMER_OFFSET_NAMES)
+            and (topic in self._groups_of or len(self._groups_of) < MAX_CONSUMER_OFFSET_NAMES)
+        )
+
+    def put(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set the offset of a queue, in a pair that may be new."""
+        cells = self.cells(group, topic)
+        self.offsets += cells is None or offset_in(cells, queue_id) < 0
+        if cells is None:
+            self._add(group, topic, with_offset(bytearray(), queue_id, offset))
+        else:
+            fresh = with_offset(cells, queue_id, offset)
+            if fresh is not cells:
+                self._of_group[group][topic] = fresh
+
+    def replace(self, group: str, topic: str, queues: QueueOffsets) -> None:
+        """Set all offsets of a pair, which may be new."""
+        cells = self.cells(group, topic)
+        self.offsets += len(queues) - (0 if cells is None else offsets_in(cells))
+        if cells is None:
+            self._add(group, topic, queues.cells)
+        else:
+            self._of_group[group][topic] = queues.cells
+
+    def _add(self, group: str, topic: str, cells: Cells) -> None:
+        topic, group = intern(topic), intern(group)  # each name is part of many pairs
+        self._of_group.setdefault(group, {})[topic] = cells
+        self._groups_of.add(topic, group)
+        self._pairs += 1
+
+    def drop(self, group: str, topic: str) -> bool:
+        """Remove a pair; return whether it was there."""
+        of_group = self._of_group.get(group, {})
+        cells = of_group.pop(topic, None)
+        if cells is None:
+            return False
+        if not of_group:
+            del self._of_group[group]
+        self._groups_of.remove(topic, group)
+        self._pairs -= 1
+        self.offsets -= offsets_in(cells)
+        return True
