@@ -11,7 +11,7 @@ from tests.broker.pop.popping import GROUP as POP_GROUP
 from tests.broker.pop.popping import TOPIC, Popper
 from tests.broker.replication.following import connect
 
-from cometmq.client import Admin, Message
+from cometmq.client import Admin, Message, Producer
 from cometmq.client.consumer.config import ConsumeFromWhere, PushConfig
 from cometmq.client.consumer.listener import Retry
 from cometmq.client.consumer.push_consumer import PushConsumer
@@ -78,6 +78,36 @@ async def test_a_message_with_a_delay(cluster: Cluster, admin: Admin) -> None:
     found = cause(await why(admin, result.msg_id))
     assert (found.name, found.verdict) == ("delayed", Verdict.CAUSE)
     assert "2023-11-14 23:13:20 UTC" in found.evidence
+
+
+async def test_a_delayed_message_that_was_recalled(cluster: Cluster, admin: Admin) -> None:
+    async with Producer("p", instance=cluster.client_instance()) as producer:
+        result = await producer.send(Message("orders", b"x", delay=timedelta(hours=1)))
+        assert result.recall_handle is not None
+        await pass_time(cluster, 3)
+        await producer.recall(result.recall_handle)
+        await pass_time(cluster, 10)
+        found = cause(await why(admin, result.msg_id))
+    assert (found.name, found.verdict) == ("delayed", Verdict.CAUSE)
+    assert "until 2023-11-14 23:13:20 UTC, but no longer waits: it was recalled" in found.evidence
+
+
+async def test_a_retry_that_a_stopped_group_has_not_reached(cluster: Cluster, admin: Admin) -> None:
+    async with cluster.inbox("orders", group=GROUP, answer=Retry(delay_level=1)) as inbox:
+        result = await cluster.send(Message("orders", b"x"))
+        await inbox.expect(1)
+        await inbox.expect(1)
+        await pass_time(cluster, 0.1)
+    await pass_time(cluster, 20)
+    found = cause(await why(admin, result.msg_id))
+    assert (found.name, found.verdict) == ("retry", Verdict.CAUSE)
+    assert "in %RETRY%workers since" in found.evidence
+    async with cluster.inbox("orders", group=GROUP) as inbox:
+        await inbox.expect(1, within=60)
+        await pass_time(cluster, 10)
+        after = cause(await why(admin, result.msg_id))
+    assert (after.name, after.verdict) == ("retry", Verdict.POSSIBLE)
+    assert "reported no failure" in after.evidence
 
 
 async def test_a_message_with_a_delay_level(cluster: Cluster, admin: Admin) -> None:

@@ -130,11 +130,15 @@ def retry(facts: GroupFacts, now_ms: int) -> Check:
     )
     if succeeded:
         return Check("retry", Verdict.RULED_OUT, f"Retry {last_delivered} of the message succeeded.")
+    if facts.retries.committed is not None and copy.queue_offset < facts.retries.committed:
+        evidence = f"The group failed to consume the message, received retry {last_delivered}, and reported no failure."
+        return Check("retry", Verdict.POSSIBLE, evidence, step)
     evidence = (
         f"The group failed to consume the message; retry {last_delivered} of it is at offset {copy.queue_offset} of "
-        f"queue {copy.queue_id} in {copy.stored_topic} since {moment(copy.store_timestamp)}."
+        f"queue {copy.queue_id} in {copy.stored_topic} since {moment(copy.store_timestamp)}, "
+        "which the group has not reached."
     )
-    return Check("retry", Verdict.POSSIBLE, evidence, step)
+    return Check("retry", Verdict.CAUSE, evidence, "Start the group's consumers, or wait for them.")
 
 
 def in_flight(facts: GroupFacts, message: MessageExt) -> Check:
@@ -181,6 +185,9 @@ def position(question: Question, facts: GroupFacts, message: MessageExt) -> Chec
                 Verdict.CONSUMED,
                 f"Group {group} has consumed the message{when}: client {quote(done[-1].client_host)}.",
             )
+    if message.lite_topic is not None:
+        evidence = f"The message belongs to lite topic {quote(message.lite_topic)}, which has offsets of its own."
+        return Check(name, Verdict.UNKNOWN, evidence, f"Run: cometmq topic lite lag {question.topic} {group}")
     if facts.model == _BROADCASTING:
         evidence = "The group broadcasts: each member keeps its own offsets, which brokers do not know."
         return Check(name, Verdict.UNKNOWN, evidence)

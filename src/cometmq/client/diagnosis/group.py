@@ -37,6 +37,8 @@ class Retries:
     delivered: tuple[MessageExt, ...]
     """Copies in the group's retry topics, oldest first."""
     dead: tuple[MessageExt, ...]
+    committed: int | None
+    """The group's offset in the queue of the last delivered copy."""
 
 
 @dataclass(frozen=True)
@@ -144,14 +146,21 @@ async def _progress(admin: Admin, group: str, queue: MessageQueue) -> QueueProgr
 async def _retries(admin: Admin, question: Question, message: MessageExt) -> Retries:
     key = message.properties.get(UNIQ_KEY)
     if key is None:
-        return Retries((), (), ())
+        return Retries((), (), (), None)
     group, topic = question.group, question.topic
     own = (retry_topic(group), pop_retry_topic(topic, group), pop_retry_topic(topic, group, v2=True))
-    delivered = [found for name in own for found in await by_unique_key(admin, name, key)]
+    copies = [found for name in own for found in await by_unique_key(admin, name, key)]
+    delivered = sorted(copies, key=lambda copy: copy.store_timestamp)
     parked = [
         found for found in await by_unique_key(admin, SCHEDULE_TOPIC, key) if found.properties.get(REAL_TOPIC) in own
     ]
-    return Retries(tuple(parked), tuple(delivered), tuple(await by_unique_key(admin, dlq_topic(group), key)))
+    dead = await by_unique_key(admin, dlq_topic(group), key)
+    committed = None
+    if delivered:
+        last = delivered[-1]
+        queue = MessageQueue(last.stored_topic, last.broker_name, last.queue_id)
+        committed = await admin.offsets.committed(group, queue)
+    return Retries(tuple(parked), tuple(delivered), tuple(dead), committed)
 
 
 async def _consumptions(admin: Admin, group: str, message: MessageExt) -> tuple[Consumption, ...]:

@@ -5,7 +5,7 @@ readable.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from cometmq.client.admin import Admin
 from cometmq.client.admin.several import gathered
@@ -27,6 +27,8 @@ from cometmq.remoting.bodies import TopicRouteData
 
 SEARCHED: Final = 10_000
 """Maximum number of delayed messages and of open transactions that are searched on each broker."""
+_LISTED_MS: Final = 5_000
+"""A broker lists a delayed message a second after it was sent, at the latest after this time."""
 _LEVELS_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 """The delay levels, in seconds, that a broker has by default (``messageDelayLevel``)."""
 
@@ -69,30 +71,41 @@ async def absent(admin: Admin, question: Question) -> list[Check]:
     return [await _gone(admin, question, now_ms), delayed, half]
 
 
+class _Parked(NamedTuple):
+    """A copy of the message that is or was delayed."""
+
+    due_ms: int
+    stored_ms: int
+    has_level: bool
+    """The delay is a level, so the message cannot be recalled."""
+
+
 async def _delayed(admin: Admin, question: Question, now_ms: int) -> Check:
-    topic, msg_id = question.topic, question.msg_id
-    parked = await tried(_parked(admin, question))
+    masters, parked = await tried(admin.masters()), await tried(_parked(admin, question))
+    places: dict[str, str] = {} if isinstance(masters, Unavailable) else masters
+
+    async def waiting(address: str) -> tuple[list[WaitingMessage], bool]:
+        """Return the waiting messages with this id, and whether all waiting messages were searched."""
+        found = await admin.waiting_messages(address, topic=question.topic, limit=SEARCHED)
+        return [message for message in found if message.uniq_key == question.msg_id], len(found) < SEARCHED
+
+    listed = await gathered({name: tried(waiting(address)) for name, address in places.items()})
+    for found in listed.values():
+        if not isinstance(found, Unavailable) and found[0]:
+            return _waits_until(found[0][0].due)
     if isinstance(parked, Unavailable):
         return Check("delayed", Verdict.UNKNOWN, f"The delayed messages cannot be searched: {parked.reason}.")
-    if parked is not None and parked > now_ms:
-        return _waits_until(parked)
-    masters = await tried(admin.masters())
-    if isinstance(masters, Unavailable):
-        return Check("delayed", Verdict.UNKNOWN, f"The delayed messages cannot be listed: {masters.reason}.")
-
-    async def waiting(address: str) -> list[WaitingMessage]:
-        found = await admin.waiting_messages(address, topic=topic, limit=SEARCHED)
-        return [message for message in found if message.uniq_key == msg_id]
-
-    listed = await gathered({name: tried(waiting(address)) for name, address in masters.items()})
-    for found in listed.values():
-        if isinstance(found, list) and found:
-            return _waits_until(found[0].due)
-    silent = [found.reason for found in listed.values() if isinstance(found, Unavailable)]
-    if silent and parked is None:
-        evidence = f"No parked message has this id in the index. The brokers do not list delayed messages: {silent[0]}."
-        return Check("delayed", Verdict.RULED_OUT, evidence)
-    return Check("delayed", Verdict.RULED_OUT, "No delayed message has this id.")
+    if parked is None or parked.due_ms <= now_ms:
+        return Check("delayed", Verdict.RULED_OUT, "No message that is delayed until later has this id.")
+    is_searched = bool(listed) and all(not isinstance(found, Unavailable) and found[1] for found in listed.values())
+    if parked.has_level or not is_searched or now_ms - parked.stored_ms < _LISTED_MS:
+        return _waits_until(parked.due_ms)
+    return Check(
+        "delayed",
+        Verdict.CAUSE,
+        f"The message was delayed until {moment(parked.due_ms)}, but no longer waits: it was recalled.",
+        "Send it again, if the recall was a mistake.",
+    )
 
 
 def _waits_until(due_ms: int) -> Check:
@@ -100,17 +113,16 @@ def _waits_until(due_ms: int) -> Check:
     return Check("delayed", Verdict.CAUSE, evidence, "Wait until then, or recall the message and send it again.")
 
 
-async def _parked(admin: Admin, question: Question) -> int | None:
-    """Return the due time of a parked message, 0 if it is unknown, or None if there is no such message."""
-    due: int | None = None
+async def _parked(admin: Admin, question: Question) -> _Parked | None:
+    """Return the copy of the message that is due last, or None if it has never been delayed."""
+    copies = []
     for system_topic in (TIMER_TOPIC, SCHEDULE_TOPIC):
         for message in await by_unique_key(admin, system_topic, question.msg_id):
-            if message.properties.get(REAL_TOPIC) != question.topic:
-                continue
-            out = message.properties.get(TIMER_OUT_MS, "")
-            found = int(out) if out.isascii() and out.isdigit() and len(out) < 19 else level_due_ms(message) or 0
-            due = max(due or 0, found)
-    return due
+            if message.properties.get(REAL_TOPIC) == question.topic:
+                out = message.properties.get(TIMER_OUT_MS, "")
+                due_ms = int(out) if out.isascii() and out.isdigit() and len(out) < 19 else level_due_ms(message) or 0
+                copies.append(_Parked(due_ms, message.store_timestamp, system_topic == SCHEDULE_TOPIC))
+    return max(copies, default=None)
 
 
 async def _half(admin: Admin, question: Question) -> Check:
@@ -205,11 +217,10 @@ def life_time(message: MessageExt, now_ms: int) -> Check:
     )
 
 
-def readable(message: MessageExt, route: TopicRouteData) -> Check:
+def readable(message: MessageExt, topic: str, route: TopicRouteData) -> Check:
     """Check that consumers may read the message's queue."""
     place = f"queue {message.queue_id} on {message.broker_name}"
     data = next((one for one in route.queue_datas if one.broker_name == message.broker_name), None)
-    topic = message.topic
     if data is None:
         evidence = f"The nameserver has no route to broker {message.broker_name}, which has the message."
         return Check("queue", Verdict.CAUSE, evidence, "Start this broker, or check its registration.")

@@ -50,7 +50,7 @@ async def _checks(admin: Admin, question: Question, message: MessageExt, route: 
     is_reached = position.verdict in (Verdict.CONSUMED, Verdict.POSSIBLE)
     return [
         Check("stored", Verdict.RULED_OUT, f"The message is stored at {place}."),
-        *([] if is_reached else [stored.life_time(message, now_ms), stored.readable(message, route)]),
+        *([] if is_reached else [stored.life_time(message, now_ms), stored.readable(message, question.topic, route)]),
         consumption.may_consume(question, facts),
         *([await _permission(admin, question, message)] if question.account else []),
         consumption.dead_letter(question, facts),

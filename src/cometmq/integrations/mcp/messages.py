@@ -127,7 +127,7 @@ def message_row(call: Call, message: MessageExt) -> dict[str, Any]:
     row: dict[str, Any] = {
         "msgId": untrusted.text(message.msg_id),
         "offsetMsgId": message.offset_msg_id,
-        "topic": message.topic,
+        "topic": untrusted.text(message.topic),
         "tag": untrusted.optional(message.tags),
         "key": untrusted.optional(" ".join(message.keys)),
         "brokerName": message.broker_name or None,
@@ -235,7 +235,8 @@ async def query_dlq(call: Call, parameters: DeadLetterParameters) -> dict[str, A
 
 async def _dead_letters_of(call: Call, group: str) -> dict[str, Any]:
     found = await describe(call.admin, group)
-    row: dict[str, Any] = {"groupName": group, "dlqTopic": dlq_topic(group), "statsAvailable": True, "messageCount": 0}
+    row: dict[str, Any] = {"groupName": call.untrusted.text(group), "dlqTopic": call.untrusted.text(dlq_topic(group))}
+    row |= {"statsAvailable": True, "messageCount": 0}
     return row if found is None else {**row, "messageCount": found.count, "lastEnqueueTime": str(found.newest_ms)}
 
 
@@ -251,12 +252,16 @@ async def trace(call: Call, parameters: TraceParameters) -> dict[str, Any]:
         described: dict[str, Any] = {
             name: call.untrusted.text(str(fields[name])) for name in ("group", "client", "broker") if name in fields
         }
-        node: dict[str, Any] = {"title": step.step, "status": step.result, **described}
+        node: dict[str, Any] = {"title": step.step, "status": call.untrusted.text(step.result), **described}
         node |= {"timestamp": step.time_ms} if step.time_ms is not None else {}
         node |= {"costTime": step.took_ms} if step.took_ms is not None else {}
         nodes.append(node)
         if step.step == "consumed":
-            status = {"group": described["group"], "deliveryStatus": step.result, "retryCount": (step.attempt or 1) - 1}
+            status = {
+                "group": described["group"],
+                "deliveryStatus": node["status"],
+                "retryCount": (step.attempt or 1) - 1,
+            }
             groups.append(status | ({"consumeTime": step.time_ms} if step.time_ms is not None else {}))
     result = {"msgId": call.untrusted.text(parameters.msg_id), "nodes": nodes, "consumerStatus": groups}
     if not nodes:

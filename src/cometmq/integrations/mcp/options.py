@@ -32,7 +32,7 @@ MAX_ARGUMENT_CHARS: Final = 512
 """Maximum length of any other text argument."""
 MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
 """Maximum size of an HTTP request."""
-MAX_CALLS: Final = 8
+MAX_CALLS: Final = 32
 """Maximum number of calls that run at the same time; others wait within their time limit."""
 MAX_PLANS: Final = 100
 """Maximum number of plans that wait for their second call; a further one removes the oldest."""

@@ -263,7 +263,13 @@ async def _groups_of(call: Call, topic: str, groups: list[str]) -> list[dict[str
     for group in groups[:MAX_ROWS]:
         progress = await tried(progress_of(call.admin, group, topic))
         lag = 0 if isinstance(progress, Unavailable) else progress.lag
-        rows.append({"group": group, "diffTotal": lag, "metricsAvailable": not isinstance(progress, Unavailable)})
+        rows.append(
+            {
+                "group": call.untrusted.text(group),
+                "diffTotal": lag,
+                "metricsAvailable": not isinstance(progress, Unavailable),
+            }
+        )
     return rows
 
 
@@ -277,10 +283,10 @@ async def list_groups(call: Call, parameters: GroupsParameters) -> dict[str, Any
     items = []
     for name in shown:
         row: dict[str, Any] = {
-            "name": name,
+            "name": call.untrusted.text(name),
             "onlineInstances": summaries[name].members,
             "totalLag": summaries[name].lag,
-            "subscribedTopics": summaries[name].topics[:MAX_ROWS],
+            "subscribedTopics": list(map(call.untrusted.text, summaries[name].topics[:MAX_ROWS])),
             "retryMaxTimes": configs[name].retry_max_times,
         }
         if summaries[name].model:
@@ -303,20 +309,21 @@ async def describe_group(call: Call, parameters: OneGroup) -> dict[str, Any]:
     if not members:
         reasons.append("the group has no online members")
     lag = sum(one.lag for one in own)
+    topics = sorted({one.queue.topic for one in own} | set(connection.subscription_table) - {retry_topic(group)})
     clients = [_client(call, member.connection, member.subscriptions) for member in members[:MAX_ROWS]]
     result: dict[str, Any] = {
         "instanceId": INSTANCE,
         "group": group,
         "onlineInstances": len(members),
         "totalLag": lag,
-        "subscribedTopics": sorted({one.queue.topic for one in own} | set(connection.subscription_table))[:MAX_ROWS],
+        "subscribedTopics": list(map(call.untrusted.text, topics[:MAX_ROWS])),
         "retryMaxTimes": config.retry_max_times,
         "delaySeconds": 0,
         "deliveryOrderType": "Orderly" if config.consume_message_orderly is True else "Concurrently",
         "consumeEnabled": config.consume_enable,
         "subscriptions": [
             {
-                "topic": data.topic,
+                "topic": call.untrusted.text(data.topic),
                 "expression": call.untrusted.text(data.sub_string or "*"),
                 "filterMode": data.expression_type,
                 "consistency": "different" if any(f"topic {data.topic}:" in one for one in reasons) else "same",
@@ -358,7 +365,7 @@ def _client(call: Call, connection: Connection, subscriptions: Any = None) -> di
         "address": call.untrusted.text(connection.client_addr),
         "language": call.untrusted.text(connection.language),
         "version": version_name(connection.version),
-        "subscribedTopics": sorted(subscriptions or ())[:MAX_ROWS],
+        "subscribedTopics": list(map(call.untrusted.text, sorted(subscriptions or ())[:MAX_ROWS])),
         "topicLag": {},
     }
     return row

@@ -165,6 +165,7 @@ async def redeliver(call: Call, parameters: Redelivery) -> Plan:
             next_step="start a consumer of the group once, or give targetTopic",
         ) from None
     members = await members_of(admin, group)
+    original = call.untrusted.text(message.topic)
 
     async def run() -> dict[str, Any]:
         new_id = UniqIdGenerator().next()
@@ -172,8 +173,8 @@ async def redeliver(call: Call, parameters: Redelivery) -> Plan:
         if target == retry_topic(group):
             further[RETRY_TOPIC] = message.topic
         await send_copy(admin, message, target, further)
-        original = message.msg_id
-        return {"redelivered": True, "originalMsgId": original, "newMsgId": new_id, "targetTopic": target}
+        old_id = call.untrusted.text(message.msg_id)
+        return {"redelivered": True, "originalMsgId": old_id, "newMsgId": new_id, "targetTopic": target}
 
     only = (
         f"only group {group} receives the copy"
@@ -181,9 +182,9 @@ async def redeliver(call: Call, parameters: Redelivery) -> Plan:
         else f"all groups of {target} receive it"
     )
     return Plan(
-        f"Send a copy of message {message.offset_msg_id} of topic {message.topic} to {target}.",
+        f"Send a copy of message {message.offset_msg_id} of topic {original} to {target}.",
         [only],
-        {"topic": message.topic, "offsetMsgId": message.offset_msg_id, "size": len(message.stored_body)},
+        {"topic": original, "offsetMsgId": message.offset_msg_id, "size": len(message.stored_body)},
         {"targetTopic": target},
         run,
         [] if members else [f"Group {group} has no online members; it receives the copy when they start."],

@@ -173,7 +173,7 @@ async def delete_topic(call: Call, parameters: TopicDeletion) -> Plan:
     before = {
         "messages": count,
         "queues": {str(queue): [offsets.min_offset, offsets.max_offset] for queue, offsets in sorted(stats.items())},
-        "consumerGroups": groups[:MAX_ROWS],
+        "consumerGroups": [call.untrusted.text(group) for group in groups[:MAX_ROWS]],
     }
 
     async def run() -> dict[str, Any]:
@@ -182,7 +182,7 @@ async def delete_topic(call: Call, parameters: TopicDeletion) -> Plan:
 
     return Plan(
         f"Delete topic {name} and its {quantity(count, 'message')}.",
-        [f"consumer group {group} loses the topic" for group in groups[:MAX_ROWS]],
+        [f"consumer group {call.untrusted.text(group)} loses the topic" for group in groups[:MAX_ROWS]],
         before,
         {},
         run,
