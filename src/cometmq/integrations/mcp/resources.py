@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from cometmq.client.admin import QueueProgress
 from cometmq.client.admin.broker_status import BrokerStatus
 from cometmq.client.admin.group_summary import progress_of, summaries_of, users_groups
 from cometmq.client.admin.members import check_group_exists, connection_of, contradictions, subscriptions_of
@@ -305,12 +306,12 @@ async def describe_group(call: Call, parameters: OneGroup) -> dict[str, Any]:
     members = await subscriptions_of(admin, group)
     progress = await progress_of(admin, group, topic)
     own = [one for one in progress.queues if one.queue.topic != retry_topic(group)]
-    reasons = contradictions(members)
-    if not members:
-        reasons.append("the group has no online members")
+    different = contradictions(members)
     lag = sum(one.lag for one in own)
     topics = sorted({one.queue.topic for one in own} | set(connection.subscription_table) - {retry_topic(group)})
     clients = [_client(call, member.connection, member.subscriptions) for member in members[:MAX_ROWS]]
+    reasons = list(map(call.untrusted.text, different)) + ["the group has no online members"] * (not members)
+    status = "HEALTHY" if not reasons else "UNHEALTHY" if not members and lag else "WARNING"
     result: dict[str, Any] = {
         "instanceId": INSTANCE,
         "group": group,
@@ -321,41 +322,46 @@ async def describe_group(call: Call, parameters: OneGroup) -> dict[str, Any]:
         "delaySeconds": 0,
         "deliveryOrderType": "Orderly" if config.consume_message_orderly is True else "Concurrently",
         "consumeEnabled": config.consume_enable,
-        "subscriptions": [
-            {
-                "topic": call.untrusted.text(data.topic),
-                "expression": call.untrusted.text(data.sub_string or "*"),
-                "filterMode": data.expression_type,
-                "consistency": "different" if any(f"topic {data.topic}:" in one for one in reasons) else "same",
-            }
-            for data in list(connection.subscription_table.values())[:MAX_ROWS]
-            if data.topic != retry_topic(group)
-        ],
-        "health": {
-            "status": "HEALTHY" if not reasons else "UNHEALTHY" if not members and lag else "WARNING",
-            "reasons": [call.untrusted.text(reason) for reason in reasons],
-        },
-        "progress": {
-            "totalLag": lag,
-            "queues": [
-                {
-                    "topic": one.queue.topic,
-                    "broker": one.queue.broker_name,
-                    "queueId": one.queue.queue_id,
-                    "brokerOffset": one.broker_offset,
-                    "consumerOffset": one.consumer_offset,
-                    "lag": one.lag,
-                    "inFlight": one.in_flight,
-                }
-                for one in sorted(own, key=lambda one: -one.lag)[:MAX_ROWS]
-            ],
-        },
+        "subscriptions": _subscriptions(call, group, connection, different),
+        "health": {"status": status, "reasons": reasons},
+        "progress": {"totalLag": lag, "queues": _queues(own)},
         "clients": {"totalClients": len(members), "clients": clients},
     }
     if connection.connection_set:
         result["subscriptionMode"] = _MODES.get(connection.consume_type or "", "Push")
         result["consumeType"] = connection.message_model or ""
     return result
+
+
+def _subscriptions(
+    call: Call, group: str, connection: ConsumerConnection, different: list[str]
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": call.untrusted.text(data.topic),
+            "expression": call.untrusted.text(data.sub_string or "*"),
+            "filterMode": data.expression_type,
+            "consistency": "different" if any(f"topic {data.topic}:" in one for one in different) else "same",
+        }
+        for data in list(connection.subscription_table.values())[:MAX_ROWS]
+        if data.topic != retry_topic(group)
+    ]
+
+
+def _queues(progress: list[QueueProgress]) -> list[dict[str, Any]]:
+    """Return the queues with the most lag first."""
+    return [
+        {
+            "topic": one.queue.topic,
+            "broker": one.queue.broker_name,
+            "queueId": one.queue.queue_id,
+            "brokerOffset": one.broker_offset,
+            "consumerOffset": one.consumer_offset,
+            "lag": one.lag,
+            "inFlight": one.in_flight,
+        }
+        for one in sorted(progress, key=lambda one: -one.lag)[:MAX_ROWS]
+    ]
 
 
 def _client(call: Call, connection: Connection, subscriptions: Any = None) -> dict[str, Any]:
