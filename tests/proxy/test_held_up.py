@@ -18,6 +18,7 @@ from tests.proxy.held_up import Attack, Peer, held_up
 from tests.proxy.wire import HELLO, data, headers, prefixed
 
 from cometmq.broker.limits import MAX_TOPIC_QUEUES
+from cometmq.client import Admin
 from cometmq.proxy.embedded import BrokerEndpoint
 from cometmq.proxy.http2 import frames
 from cometmq.proxy.http2.frames import ErrorCode
@@ -50,6 +51,9 @@ async def server() -> AsyncIterator[GrpcServer]:
         await cluster.create_topic("Empty")
         await cluster.create_topic("Acks", queues=1)
         await cluster.create_topic("Wide", queues=MAX_TOPIC_QUEUES)
+        async with Admin(instance=cluster.client_instance()) as admin:
+            await admin.create_lite_topic("L", queues=1)
+            await admin.create_lite_group("LG", "L", quota=-1)
         endpoint = BrokerEndpoint(cluster.broker(0))
         await endpoint.start(0)
         sender = Peer(endpoint.server, keeps=True)
@@ -181,6 +185,35 @@ def acknowledgements_of_many_pops(name: str) -> Iterator[bytes]:
         yield headers(stream, "AckMessage", client=name) + data(stream, prefixed(request.SerializeToString()))
 
 
+@cache
+def lite_topics(action: v2.LiteSubscriptionAction, turn: int) -> bytes:
+    names = [f"lite-{turn}-{number:06d}" for number in range(100_000)]
+    request = v2.SyncLiteSubscriptionRequest(
+        action=action, topic=v2.Resource(name="L"), group=v2.Resource(name="LG"), lite_topic_set=names
+    )
+    return prefixed(request.SerializeToString())
+
+
+def subscriptions(name: str, action: v2.LiteSubscriptionAction) -> Iterator[bytes]:
+    yield HELLO
+    for stream in range(1, 2**31, 2):
+        payload = lite_topics(action, stream // 2 % 2)
+        starts = range(0, len(payload), 16_384)
+        yield headers(stream, "SyncLiteSubscription", client=name)
+        for start in starts:
+            yield data(stream, payload[start : start + 16_384], ends=start == starts[-1])
+
+
+def many_lite_topics(name: str) -> Iterator[bytes]:
+    """Sets of a hundred thousand lite topics, in turn others."""
+    return subscriptions(name, v2.LiteSubscriptionAction.COMPLETE_ADD)
+
+
+def additions_of_many_lite_topics(name: str) -> Iterator[bytes]:
+    """A hundred thousand lite topics more, which are too many from the second time on."""
+    return subscriptions(name, v2.LiteSubscriptionAction.PARTIAL_ADD)
+
+
 ATTACKS: tuple[Attack, ...] = (
     windows_of_a_byte,
     first_windows_of_a_byte_more,
@@ -191,6 +224,8 @@ ATTACKS: tuple[Attack, ...] = (
     wide_routes,
     acknowledgements_in_vain,
     acknowledgements_of_many_pops,
+    many_lite_topics,
+    additions_of_many_lite_topics,
 )
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import grpc
 import pytest
-from tests.proxy.client import Client
+from tests.proxy.client import Client, receive
 
 from cometmq.client import Admin
+from cometmq.proxy.converter import duration
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import ClientType, Code
 from cometmq.remoting.bodies import SubscriptionGroupConfig, TopicConfig
@@ -53,6 +54,7 @@ async def test_settings_have_the_groups_quota(client: Client) -> None:
         ("x" * 65, "lite topic exceed the max size 64"),
         ("a/b", "lite topic can only contain alphanumeric characters, hyphens(-), and underscores(_)"),
         ("a\n", "lite topic can only contain alphanumeric characters, hyphens(-), and underscores(_)"),
+        ("a$b", "lite topic can only contain alphanumeric characters, hyphens(-), and underscores(_)"),
         ("ä", "lite topic can only contain alphanumeric characters, hyphens(-), and underscores(_)"),
     ],
 )
@@ -62,6 +64,98 @@ async def test_a_name_that_apache_does_not_allow_is_refused(client: Client, name
         await client.send("L", b"body", lite_topic=name, message_type=v2.MessageType.LITE),
     ):
         assert (answer.status.code, answer.status.message) == (Code.ILLEGAL_LITE_TOPIC, words)
+
+
+async def test_a_name_of_64_bytes_is_allowed(client: Client) -> None:
+    name = "x" * 64
+    assert (await client.ask("SyncLiteSubscription", change(name))).status.code == Code.OK
+    sent = await client.send("L", b"body", lite_topic=name, message_type=v2.MessageType.LITE)
+    assert sent.status.code == Code.OK
+
+
+@pytest.mark.parametrize("name", ["a$b", "x" * 65, "a,b", "a\n", ""])
+async def test_a_complete_set_with_a_wrong_name_changes_nothing(client: Client, cluster: Cluster, name: str) -> None:
+    """Apache's endpoint leaves these names to the broker."""
+    assert (await client.ask("SyncLiteSubscription", change("before", action=ALL))).status.code == Code.OK
+    answer = await client.ask("SyncLiteSubscription", change("after", name, action=ALL))
+    assert answer.status.code != Code.OK, answer
+    assert subscribed(cluster) == {"before"}
+
+
+def subscribed(cluster: Cluster) -> set[str]:
+    """The lite topics of the only client."""
+    (one,) = cluster.broker(0).lite.subscriptions.clients.values()
+    return {one.index.name(number) for number in one.numbers}
+
+
+async def test_the_quota_of_a_group_is_reached_by_additions_and_by_complete_sets(
+    client: Client, cluster: Cluster
+) -> None:
+    for action, names, code in (
+        (ADD, ("s1", "s2"), Code.OK),
+        (ADD, ("s3",), Code.OK),
+        (ADD, ("s4",), Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED),
+        (ALL, ("t1", "t2", "t3", "t4"), Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED),
+    ):
+        answer = await client.ask("SyncLiteSubscription", change(*names, action=action))
+        assert answer.status.code == code, (action, names, answer)
+    assert subscribed(cluster) == {"s1", "s2", "s3"}
+
+
+async def test_an_older_set_that_comes_late_changes_nothing(client: Client, cluster: Cluster) -> None:
+    for version, name in ((7, "new"), (6, "old")):
+        request = v2.SyncLiteSubscriptionRequest(
+            action=ALL,
+            topic=v2.Resource(name="L"),
+            group=v2.Resource(name="G"),
+            lite_topic_set=[name],
+            version=version,
+        )
+        assert (await client.ask("SyncLiteSubscription", request)).status.code == Code.OK
+    assert subscribed(cluster) == {"new"}
+
+
+async def test_a_client_that_never_subscribes_receives_nothing_and_leaves_nothing(
+    client: Client, cluster: Cluster
+) -> None:
+    await client.send("L", b"body", lite_topic="a", message_type=v2.MessageType.LITE)
+    await client.subscribe("G", "L", kind=ClientType.LITE_SIMPLE_CONSUMER)
+    answers = await client.receive(receive("L", "G", "broker-0", long_polling_timeout=duration(0)))
+    assert [answer.status.code for answer in answers if answer.HasField("status")] == [Code.MESSAGE_NOT_FOUND]
+    assert cluster.broker(0).lite.subscriptions.clients == {}
+
+
+async def test_of_a_thousand_subscribers_of_an_exclusive_lite_topic_the_last_one_has_it(
+    client: Client, cluster: Cluster
+) -> None:
+    async with Admin(instance=cluster.client_instance()) as admin:
+        await make(admin, "X", "E", **{"+lite.sub.model": "Exclusive"})
+    first = await client.subscribe("E", "X", kind=ClientType.LITE_PUSH_CONSUMER)
+    asked = change("a", topic="X", group="E")
+    assert (await client.ask("SyncLiteSubscription", asked)).status.code == Code.OK
+    for _ in range(999):
+        last = Client(client.channel)
+        assert (await last.ask("SyncLiteSubscription", asked)).status.code == Code.OK
+    lost = await first.read()
+    assert lost.notify_unsubscribe_lite_command.lite_topic == "a"
+    subscriptions = cluster.broker(0).lite.subscriptions
+    index = next(iter(subscriptions.clients.values())).index
+    assert [one.client_id for one in subscriptions.of(index, index.find("a"))] == [last.client_id]
+    assert subscriptions.count == 1
+
+
+async def test_a_new_lite_topic_beyond_the_quota_of_the_broker_is_refused() -> None:
+    keys = {"enableLmqQuota": "true", "maxLmqConsumeQueueNum": "1"}
+    lite = v2.MessageType.LITE
+    async with Cluster(grpc=True, broker_keys=keys) as cluster:
+        async with Admin(instance=cluster.client_instance()) as admin:
+            await make(admin, "L", "G")
+        async with grpc.aio.insecure_channel(cluster.grpc_address) as channel:
+            client = Client(channel)
+            for _ in range(2):
+                assert (await client.send("L", b"1", lite_topic="a", message_type=lite)).status.code == Code.OK
+            refused = await client.send("L", b"3", lite_topic="b", message_type=lite)
+    assert refused.status.code == Code.LITE_TOPIC_QUOTA_EXCEEDED, refused
 
 
 async def test_a_set_far_above_the_quota_is_refused(client: Client) -> None:

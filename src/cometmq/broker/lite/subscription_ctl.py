@@ -41,6 +41,8 @@ from cometmq.remoting.server_connection import ServerConnection
 _LITES_AT_ONCE: Final = 1_000
 _MAX_OBJECTS: Final = 1 + 2 * MAX_LITE_SUBSCRIPTIONS_OF_REQUEST
 """Maximum number of objects in a body: each subscription may have an offset option."""
+_LARGE_BODY_BYTES: Final = 100_000
+"""Size of a body whose decoding and whose first slice are not done in one round of the event loop."""
 _VERSIONS: Final = 2**63
 _POLICY_MIN: Final = 1
 _POLICY_MAX: Final = 2
@@ -107,7 +109,8 @@ class LiteSubscriptionProcessor:
                 ResponseCode.INVALID_PARAMETER,
                 f"{len(changes)} subscriptions in one request; the maximum is {MAX_LITE_SUBSCRIPTIONS_OF_REQUEST}",
             )
-        return run_in_slices(connection, request, self._change_all(connection, changes))
+        steps = self._change_all(connection, changes)
+        return run_in_slices(connection, request, steps, at_once=len(body) < _LARGE_BODY_BYTES)
 
     def _change_all(self, connection: ServerConnection, changes: list[LiteSubscriptionDTO]) -> Steps:
         try:

@@ -14,11 +14,11 @@ from cometmq.message.message import split_records
 from cometmq.message.pop_info import NORMAL_TOPIC, ReceiptHandle
 from cometmq.message.properties import INNER_MULTI_QUEUE_OFFSET
 from cometmq.message.record import RecordError
-from cometmq.remoting.bodies import MessageQueue, encode_body
+from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.client import DEFAULT_TIMEOUT_S
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import from_ext
-from cometmq.remoting.lite.bodies import LiteSubscriptionAction, LiteSubscriptionCtlRequestBody, LiteSubscriptionDTO
+from cometmq.remoting.lite.bodies import LiteSubscriptionAction, LiteSubscriptionDTO, encode_changes
 from cometmq.remoting.lite.headers import (
     LiteSubscriptionCtlRequestHeader,
     PopLiteMessageRequestHeader,
@@ -91,7 +91,7 @@ class LiteRequests:
             offset_option=None if start is None else start.option,
             version=version,
         )
-        body = encode_body(LiteSubscriptionCtlRequestBody([change]))
+        body = encode_changes([change])
         doing = f"subscribing to lite topics of {self.topic}"
         asked = [
             self._call(name, RequestCode.LITE_SUBSCRIPTION_CTL, LiteSubscriptionCtlRequestHeader(), body, doing=doing)

@@ -80,10 +80,10 @@ def _names(session: ClientSession, request: v2.SyncLiteSubscriptionRequest) -> l
     Python's client (5.1.2) sends the letters of the name when it subscribes to a lite topic. It sends all letters, in
     their order, and never subscribes to several lite topics at once.
     """
-    names = list(request.lite_topic_set)
+    names = request.lite_topic_set
     is_addition = request.action == v2.LiteSubscriptionAction.PARTIAL_ADD
     if session.identity.language == "PYTHON" and is_addition and all(len(name) == 1 for name in names):
-        names = ["".join(names)] if names else []
+        return ["".join(names)] if names else []
     return list(dict.fromkeys(names))
 
 
