@@ -32,6 +32,7 @@ SINK_TYPES = {
     "delayMs": pa.int64(),
     "deliverAt": pa.timestamp("us", tz="UTC"),
     "priority": pa.int32(),
+    "ttlMs": pa.int64(),
 }
 
 

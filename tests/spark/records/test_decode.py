@@ -95,6 +95,7 @@ def plain(record: bytes) -> dict[str, Any]:
     r = decode_record(record)
     properties = r.properties
     due = number_in(properties.get("TIMER_DELIVER_MS"), 14)
+    expires = number_in(properties.get("COMETMQ_EXPIRES_MS"), 14)
     priority = number_in(properties.get("_SYS_MSG_PRIORITY_"), 14)
     return {
         "topic": r.topic,
@@ -123,6 +124,7 @@ def plain(record: bytes) -> dict[str, Any]:
         "delayLevel": number_in(properties.get("DELAY"), 9),
         "deliverTimestamp": None if due is None else EPOCH + datetime.timedelta(milliseconds=due),
         "priority": priority if priority is not None and 0 <= priority < 2**31 else None,
+        "expireTimestamp": None if expires is None else EPOCH + datetime.timedelta(milliseconds=expires),
         "transactionType": {0: None, 4: "PREPARED", 8: "COMMIT", 12: "ROLLBACK"}[r.sys_flag & 12],
         "producerGroup": properties.get("PGROUP"),
     }

@@ -185,6 +185,34 @@ def test_rows_with_a_priority_go_to_the_queue_of_their_priority(topics: Topics) 
     assert [record.properties.get("_SYS_MSG_PRIORITY_") for record in found[2] if record.body != b"none"] == ["9", "2"]
 
 
+def test_rows_with_a_life_time_share_a_batch_and_begin_to_live_at_the_broker(topics: Topics) -> None:
+    topic = topics.create(queues=1)
+    rows = [{"body": b"%d" % at, "ttlMs": ttl} for at, ttl in enumerate([60_000, None, 1, 315_360_000_000])]
+    done = sink(topics, topic, [rows_of(rows)])
+    assert (done.messages, done.requests) == (4, 1)
+    (found,) = stored(topics, topic, 1)
+    assert [record.properties.get("COMETMQ_TTL_MS") for record in found] == ["60000", None, "1", "315360000000"]
+    if SYSTEM is System.COMETMQ:
+        ends = [record.properties.get("COMETMQ_EXPIRES_MS") for record in found]
+        assert [end and int(end) - record.store_timestamp for end, record in zip(ends, found, strict=True)] == [
+            pytest.approx(60_000, abs=5),
+            None,
+            pytest.approx(1, abs=5),
+            pytest.approx(315_360_000_000, abs=5),
+        ]
+
+
+def test_a_row_of_the_source_is_sent_again_with_a_new_life(topics: Topics) -> None:
+    """Its properties contain the length of its life and the end of the old one."""
+    topic = topics.create(queues=1)
+    properties = [("COMETMQ_TTL_MS", "60000"), ("COMETMQ_EXPIRES_MS", "1"), ("a", "b")]
+    sink(topics, topic, [rows_of([{"body": b"x", "properties": properties}])])
+    ((record,),) = stored(topics, topic, 1)
+    assert (record.properties["COMETMQ_TTL_MS"], record.properties["a"]) == ("60000", "b")
+    if SYSTEM is System.COMETMQ:
+        assert int(record.properties["COMETMQ_EXPIRES_MS"]) > record.store_timestamp
+
+
 ROW: dict[str, Any] = {"body": b"x"}
 
 
@@ -207,6 +235,10 @@ ROW: dict[str, Any] = {"body": b"x"}
         ([{"body": b"x", "queueId": 0, "brokerName": "nowhere"}], "no writable queue 0 on broker nowhere"),
         ([{"body": b"x", "delayLevel": -1}], "delayLevel is negative"),
         ([{"body": b"x", "priority": -1}], "priority is negative"),
+        ([{"body": b"x", "ttlMs": 0}], "ttlMs is not 1 to 315360000000"),
+        ([{"body": b"x", "ttlMs": 5}, {"body": b"y", "ttlMs": -1}], "row 1 of partition 0: ttlMs is not 1 to"),
+        ([{"body": b"x", "ttlMs": 315_360_000_001}], "ttlMs is not 1 to 315360000000"),
+        ([{"body": b"x", "ttlMs": 5, "properties": [("COMETMQ_TTL_MS", "6")]}], "is reserved for RocketMQ"),
         ([{"body": b"x", "delayLevel": 1, "delayMs": 5}], "more than one of delayLevel, delayMs, deliverAt"),
         (
             [{"body": b"x", "topic": "never-made", "keys": "k9"}],

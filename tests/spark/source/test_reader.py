@@ -210,8 +210,8 @@ def test_columns_of_delay_and_transaction(topics: Topics, options: MakeOptions) 
 
     texts = [
         "DELAY\x013\x02PGROUP\x01pg\x02_SYS_MSG_PRIORITY_\x01-1",
-        "TIMER_DELIVER_MS\x011700000000123\x02_SYS_MSG_PRIORITY_\x017",
-        "DELAY\x01x\x02TIMER_DELIVER_MS\x01y\x02_SYS_MSG_PRIORITY_\x012147483648",
+        "TIMER_DELIVER_MS\x011700000000123\x02_SYS_MSG_PRIORITY_\x017\x02COMETMQ_EXPIRES_MS\x011700000000456",
+        "DELAY\x01x\x02TIMER_DELIVER_MS\x01y\x02_SYS_MSG_PRIORITY_\x012147483648\x02COMETMQ_EXPIRES_MS\x01z",
     ]
     stored = b"".join(
         encode_record(
@@ -229,7 +229,9 @@ def test_columns_of_delay_and_transaction(topics: Topics, options: MakeOptions) 
         )
         for number, text in enumerate(texts)
     )
-    schema = arrow_schema(["delayLevel", "deliverTimestamp", "priority", "transactionType", "producerGroup"])
+    schema = arrow_schema(
+        ["delayLevel", "deliverTimestamp", "priority", "expireTimestamp", "transactionType", "producerGroup"]
+    )
     (batch,) = decode(Records(stored), schema)
     found = batch.to_pydict()
     assert found["delayLevel"] == [3, None, None]
@@ -237,6 +239,11 @@ def test_columns_of_delay_and_transaction(topics: Topics, options: MakeOptions) 
     assert [moment and round(moment.timestamp() * 1000) for moment in found["deliverTimestamp"]] == [
         None,
         1_700_000_000_123,
+        None,
+    ]
+    assert [moment and round(moment.timestamp() * 1000) for moment in found["expireTimestamp"]] == [
+        None,
+        1_700_000_000_456,
         None,
     ]
     assert found["transactionType"] == ["COMMIT", None, None]

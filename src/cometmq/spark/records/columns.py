@@ -62,11 +62,14 @@ COLUMNS: Final = (
     Column("delayLevel", "int", False, "delay level of the message (property DELAY)"),
     Column("deliverTimestamp", "timestamp", False, "due time of a delayed message (property TIMER_DELIVER_MS)"),
     Column("priority", "int", False, "priority of the message (property _SYS_MSG_PRIORITY_)"),
+    Column("expireTimestamp", "timestamp", False, "end of the message's life (property COMETMQ_EXPIRES_MS)"),
     Column("transactionType", "string", False, "COMMIT for a message of a transaction, otherwise null"),
     Column("producerGroup", "string", False, "group of a transaction's producer (property PGROUP)"),
 )
 
-DERIVED: Final = frozenset({"delayLevel", "deliverTimestamp", "priority", "transactionType", "producerGroup"})
+DERIVED: Final = frozenset(
+    {"delayLevel", "deliverTimestamp", "priority", "expireTimestamp", "transactionType", "producerGroup"}
+)
 """Columns that can be derived from properties or sysFlag. An archive does not contain them."""
 
 BY_NAME: Final = {column.name: column for column in COLUMNS}

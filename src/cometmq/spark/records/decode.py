@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from cometmq.core import CORE
 from cometmq.limits import MAX_DECOMPRESSED_BYTES, MAX_SPARK_BATCH_BODY_BYTES
+from cometmq.message import properties as props
 from cometmq.message.compression import DecompressionError, decompress
 from cometmq.message.hosts import decode_host, format_address
 from cometmq.message.ids import offset_msg_id
@@ -30,7 +31,6 @@ from cometmq.message.layout import (
     TOPIC_LENGTH_BYTES,
     record_offsets,
 )
-from cometmq.message.properties import DELAY, KEYS, PGROUP, PRIORITY, PRIORITY_MAX, TAGS, TIMER_DELIVER_MS, UNIQ_KEY
 from cometmq.message.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES, RecordError, decode_record
 from cometmq.message.record_arrays import dtype_of, offsets_of
 from cometmq.message.sysflag import COMPRESSED
@@ -116,7 +116,7 @@ class Records:
 
     def tagged(self, tags: frozenset[str]) -> Records:
         """Return the records with one of the given tags. Brokers compare only hashes, which may collide."""
-        wanted = pc.is_in(self.properties.values_of(TAGS), pa.array(sorted(tags), pa.string()))
+        wanted = pc.is_in(self.properties.values_of(props.TAGS), pa.array(sorted(tags), pa.string()))
         return self.rows(wanted.to_numpy(zero_copy_only=False))
 
     # Numbers --------------------------------------------------------------------------------------
@@ -362,7 +362,7 @@ def _timestamp(milliseconds: npt.NDArray[np.int64], kind: Any) -> Any:
 
 def _priorities(numbers: Any, kind: Any) -> Any:
     """Return priorities; numbers that are none become null."""
-    valid = pc.and_(pc.greater_equal(numbers, 0), pc.less_equal(numbers, PRIORITY_MAX))
+    valid = pc.and_(pc.greater_equal(numbers, 0), pc.less_equal(numbers, props.PRIORITY_MAX))
     return pc.if_else(valid, numbers, pa.scalar(None, numbers.type)).cast(kind)
 
 
@@ -378,9 +378,9 @@ _COLUMNS: Final[dict[str, Callable[[Records, Any], Any]]] = {
     "queueId": _number("queue_id"),
     "queueOffset": _number("queue_offset"),
     "msgId": lambda records, _: records.msg_ids(),
-    "uniqKey": lambda records, _: records.properties.values_of(UNIQ_KEY),
-    "tags": lambda records, _: records.properties.values_of(TAGS),
-    "keys": lambda records, _: records.properties.values_of(KEYS),
+    "uniqKey": lambda records, _: records.properties.values_of(props.UNIQ_KEY),
+    "tags": lambda records, _: records.properties.values_of(props.TAGS),
+    "keys": lambda records, _: records.properties.values_of(props.KEYS),
     "properties": lambda records, kind: records.properties.maps(kind),
     "propertiesText": lambda records, _: records.properties.text(),
     "storedBody": lambda records, _: records.packed_bodies(),
@@ -395,13 +395,16 @@ _COLUMNS: Final[dict[str, Callable[[Records, Any], Any]]] = {
     "physicalOffset": _number("physical_offset"),
     "storeSize": lambda records, kind: _numbers(records.sizes, kind),
     "bodyCrc": _number("body_crc"),
-    "delayLevel": lambda records, kind: records.property_numbers(DELAY, kind),
-    "deliverTimestamp": lambda records, kind: _moments(records.property_numbers(TIMER_DELIVER_MS, pa.int64()), kind),
-    "priority": lambda records, kind: _priorities(records.property_numbers(PRIORITY, pa.int64()), kind),
+    "delayLevel": lambda records, kind: records.property_numbers(props.DELAY, kind),
+    "deliverTimestamp": lambda records, kind: _moments(
+        records.property_numbers(props.TIMER_DELIVER_MS, pa.int64()), kind
+    ),
+    "priority": lambda records, kind: _priorities(records.property_numbers(props.PRIORITY, pa.int64()), kind),
+    "expireTimestamp": lambda records, kind: _moments(records.property_numbers(props.EXPIRES_MS, pa.int64()), kind),
     "transactionType": lambda records, kind: pa.array(_TRANSACTION_TYPES, kind).take(
         pa.array((records.sys_flags >> 2) & 3)
     ),
-    "producerGroup": lambda records, _: records.properties.values_of(PGROUP),
+    "producerGroup": lambda records, _: records.properties.values_of(props.PGROUP),
 }
 """Functions for every column except ``brokerName``, which no record contains, and ``body``, which may have to be
 decompressed.

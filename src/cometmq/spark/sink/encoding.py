@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cometmq.limits import MAX_PROPERTIES_BYTES, MAX_SPARK_BATCH_BODY_BYTES
+from cometmq.limits import MAX_PROPERTIES_BYTES, MAX_SPARK_BATCH_BODY_BYTES, MAX_TTL_MS
 from cometmq.message.batch import PIECE_OVERHEAD_BYTES
 from cometmq.message.layout import BATCH_HEAD
 from cometmq.message.properties import (
@@ -38,13 +38,14 @@ from cometmq.message.properties import (
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
+    TTL_MS,
     UNIQ_KEY,
     property_mark,
 )
 from cometmq.message.record_arrays import dtype_of
 from cometmq.spark.errors import SinkError
 from cometmq.spark.records.slices import constant
-from cometmq.spark.sink.options import DELAY_COLUMNS, PRIORITY_COLUMN, SinkOptions
+from cometmq.spark.sink.options import DELAY_COLUMNS, PRIORITY_COLUMN, TTL_COLUMN, SinkOptions
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -218,13 +219,15 @@ def encode_properties_of(batch: pa.RecordBatch, ids: npt.NDArray[np.uint8], wher
         (TIMER_DELAY_MS, columns.get("delayMs")),
         (TIMER_DELIVER_MS, _milliseconds(columns["deliverAt"]) if "deliverAt" in columns else None),
         (PRIORITY, columns.get(PRIORITY_COLUMN)),
+        (TTL_MS, _life_times(batch, columns[TTL_COLUMN], where) if TTL_COLUMN in columns else None),
     ):
         if column is not None:
             piece, filled = _piece(name, column)
             pieces += piece
             count += filled
     if "properties" in columns:
-        own, filled = _own(batch, columns["properties"], where)
+        reserved = _NOT_THE_USERS | ({TTL_MS} if TTL_COLUMN in columns else set())
+        own, filled = _own(batch, columns["properties"], reserved, where)
         pieces.append(own)
         count += filled
     rows = batch.num_rows
@@ -289,20 +292,29 @@ def _joined(column: Any) -> Any:
     return pc.binary_join(column.cast(pa.list_(pa.string())), KEY_SEPARATOR)
 
 
-def _own(batch: pa.RecordBatch, column: Any, where: RowPlace) -> tuple[Any, int]:
+def _life_times(batch: pa.RecordBatch, column: Any, where: RowPlace) -> Any:
+    """Check the life times; rows without one have none."""
+    values = np.asarray(column.fill_null(1))
+    wrong = (values < 1) | (values > MAX_TTL_MS)
+    fault, next_step = f"{TTL_COLUMN} is not 1 to {MAX_TTL_MS} (ten years)", "leave it null for no life time"
+    refuse_first(batch, wrong, where, fault, next_step)
+    return column
+
+
+def _own(batch: pa.RecordBatch, column: Any, reserved_names: Set[str], where: RowPlace) -> tuple[Any, int]:
     """Encode each row's application properties. Return them and their number."""
     if column.offset:
         column = pa.concat_arrays([column])
     offsets = column.offsets
     names, values = column.keys.cast(pa.binary()), column.items.cast(pa.binary())
-    reserved = pc.is_in(names, value_set=pa.array([name.encode() for name in sorted(_NOT_THE_USERS)], pa.binary()))
+    reserved = pc.is_in(names, value_set=pa.array([name.encode() for name in sorted(reserved_names)], pa.binary()))
     _refuse_entry(
         batch,
         offsets,
         reserved,
         where,
         "its properties have a name that is reserved for RocketMQ",
-        "use the sink's columns (tags, keys, delayLevel …), or remove it with map_filter",
+        "use the sink's columns (tags, keys, delayLevel, ttlMs …), or remove it with map_filter",
     )
     absent = pc.or_kleene(
         pc.is_null(values), pc.or_(pc.equal(pc.binary_length(names), 0), pc.equal(pc.binary_length(values), 0))

@@ -137,11 +137,13 @@ SINK_COLUMNS: Final = (
     SinkColumn("delayMs", ("bigint",), "milliseconds before delivery (brokers with TIMER_DELAY_MS)"),
     SinkColumn("deliverAt", ("timestamp",), "time of delivery (brokers with TIMER_DELIVER_MS)"),
     SinkColumn("priority", ("int",), "priority, by which the broker chooses the queue (topics of type PRIORITY)"),
+    SinkColumn("ttlMs", ("bigint",), "life time in milliseconds, after which consumers do not receive the message"),
 )
 
 SINK_BY_NAME: Final = {column.name: column for column in SINK_COLUMNS}
 DELAY_COLUMNS: Final = ("delayLevel", "delayMs", "deliverAt")
 PRIORITY_COLUMN: Final = "priority"
+TTL_COLUMN: Final = "ttlMs"
 _KAFKA_KEY: Final = "RocketMQ records have no key: use shardingKey for order, and keys for finding messages"
 
 

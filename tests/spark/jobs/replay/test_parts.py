@@ -15,6 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.helpers.waiting import wait_for
+from tests.interop.systems import System
+from tests.spark.conftest import SYSTEM
 from tests.spark.sinking import stored
 from tests.spark.topics import Topics
 
@@ -300,6 +302,20 @@ def test_one_task_sends_to_many_queues_in_turn_at_its_rate(topics: Topics, monke
     for first, at in enumerate(sent_at):
         last = max(number for number, other in enumerate(sent_at) if other <= at + 0.2)
         assert last + 1 - first <= 1000 * (0.2 + CATCH_UP_SECONDS)
+
+
+def test_a_replayed_message_begins_a_new_life(topics: Topics) -> None:
+    """The archive has the length of its life, and an end that may be long past."""
+    topic = topics.create(1)
+    text = "COMETMQ_TTL_MS\x0160000\x02COMETMQ_EXPIRES_MS\x011000\x02own\x01value\x02"
+    row = {"target": 0, "brokerName": "old", "queueId": 0, "queueOffset": 7, "flag": 0, "sysFlag": 0, "stored": b"x"}
+    rows = pa.RecordBatch.from_pylist([row | {"propertiesText": text, "bornTimestamp": datetime.now(UTC)}])
+    list(send_batches(task(topics, topic), [rows]))
+    ((record,),) = stored(topics, topic, 1)
+    assert (record.properties["COMETMQ_TTL_MS"], record.properties["own"]) == ("60000", "value")
+    if SYSTEM is System.COMETMQ:
+        assert int(record.properties["COMETMQ_EXPIRES_MS"]) == pytest.approx(record.store_timestamp + 60_000, abs=1_000)
+        assert record.properties_text.count("COMETMQ_EXPIRES_MS") == 1
 
 
 @given(

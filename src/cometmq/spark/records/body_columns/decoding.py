@@ -32,8 +32,10 @@ Parse = Callable[[bytes], Mapping[str, Any]]
 
 _RESERVED: Final = frozenset(
     name.casefold() for name in (*BY_NAME, ERROR_COLUMN.name, "hour", "day", "month", "year", "queueId_part")
-) - {"priority"}
-"""Names of message columns and partitions; priority is a usual name of fields, and tables have no other such column."""
+) - {"priority", "expiretimestamp"}
+"""Names of message columns and partitions. The two that are left out may be names of fields: tables have no such column
+of their own.
+"""
 _PREFIX: Final = "body_"
 _REASONS_MAX: Final = 3
 """Maximum number of fields that a reason names."""
