@@ -4,6 +4,8 @@
   (:class:`VirtualClock`). It kills a broker as SIGKILL does, pauses it, disturbs the :class:`Link` to it, and checks
   with :meth:`Cluster.inbox` which messages arrive, and when. ``Cluster(replicas=3)`` has brokers of three members each,
   which elect their master (:class:`ReplicaSet`).
+* :class:`LiteTopics` creates a parent topic with a group, sends to lite topics, receives from them, and lets them
+  expire.
 * :class:`SyncCluster` is the same cluster in a thread, for tests that have no event loop.
 * :class:`ProcessCluster` runs nameserver and brokers as real processes.
 """
@@ -17,6 +19,7 @@ from cometmq.testing.cluster import Cluster
 from cometmq.testing.idle import NeverIdleError, settle
 from cometmq.testing.inbox import ExpectationError, Inbox
 from cometmq.testing.link import Direction, Link
+from cometmq.testing.lite_topics import LiteInbox, LiteTopics
 from cometmq.testing.ports import free_port
 from cometmq.testing.processes import ProcessCluster, ServerProcess
 from cometmq.testing.replica_set import ReplicaSet
@@ -29,6 +32,8 @@ __all__ = [
     "ExpectationError",
     "Inbox",
     "Link",
+    "LiteInbox",
+    "LiteTopics",
     "NeverIdleError",
     "ProcessCluster",
     "ReplicaSet",

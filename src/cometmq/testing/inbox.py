@@ -150,8 +150,8 @@ class Inbox:
         :raises ExpectationError: a message arrives, or was already waiting.
         """
         if await wait_until(self._cluster.clock, lambda: self.waiting, within):
-            lines = [f"expected no message from {self._topics_text()}{_within_text(within)}, but these arrived:"]
-            raise ExpectationError("\n".join([*lines, *_describe_all(self.waiting)]))
+            lines = [f"expected no message from {self._topics_text()}{within_text(within)}, but these arrived:"]
+            raise ExpectationError("\n".join([*lines, *describe_all(self.waiting)]))
 
     # --- the text of a failed expectation ---
     def _topics_text(self) -> str:
@@ -162,14 +162,14 @@ class Inbox:
         waiting = self.waiting
         places = _stored(self._cluster.brokers, self.group)
         lines = [
-            f"{_quantity(count)} expected from {self._topics_text()}{_within_text(within)}, "
+            f"{quantity_text(count)} expected from {self._topics_text()}{within_text(within)}, "
             f"but {len(waiting) or 'none'} arrived:"
         ]
-        lines += _describe_all(waiting)
+        lines += describe_all(waiting)
         if self._handed_out:
             lines.append(f"  (in addition to {self._handed_out} returned earlier)")
         lines.append(
-            f"{_quantity(count - len(waiting))} missing. Messages on the running brokers for group {self.group}:"
+            f"{quantity_text(count - len(waiting))} missing. Messages on the running brokers for group {self.group}:"
         )
         lines += _describe_cluster(places, self.topics, self.group)
         lines += [f"→ {step}" for step in self._next_steps(places)]
@@ -208,11 +208,13 @@ class Inbox:
         return f" (the next is due in {clock.next_alarm_in():.0f} s)"
 
 
-def _quantity(count: int) -> str:
+def quantity_text(count: int) -> str:
+    """Return a number of messages in words."""
     return f"{count} message" if count == 1 else f"{count} messages"
 
 
-def _within_text(within: float | timedelta) -> str:
+def within_text(within: float | timedelta) -> str:
+    """Return the time limit of an expectation as the end of a sentence."""
     return f" within {within if isinstance(within, timedelta) else f'{within:g} s'}"
 
 
@@ -274,7 +276,7 @@ def _describe(message: MessageExt) -> str:
     return f"{', '.join(parts)}: {text}"
 
 
-def _describe_all(messages: list[MessageExt]) -> Iterator[str]:
+def describe_all(messages: Sequence[MessageExt]) -> Iterator[str]:
     """Yield a line for each message, at most :data:`_LISTED` lines."""
     for number, message in enumerate(messages[:_LISTED], 1):
         yield f"  {number}. {_describe(message)}"
