@@ -170,6 +170,23 @@ def python_a2a() -> Path:
     return _python("python-a2a", HERE / "five" / "lite" / "a2a" / "requirements.txt")
 
 
+def celery_suites() -> Path:
+    """Kombu and Celery as they are published, with their tests: `kombu`, `celery`; `lib` has what these need."""
+    folder = HERE / "celery"
+    sources, requirements = folder / "sources.txt", folder / "requirements.txt"
+
+    def make(target: Path) -> None:
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+        _run([*pip, "install", "--target", str(target / "lib"), "-r", str(requirements)], HERE)
+        plain = ["--no-deps", "--no-binary", "celery,kombu"]
+        _run([*pip, "download", *plain, "--dest", str(target), "-r", str(sources)], HERE)
+        for archive in target.glob("*.tar.gz"):
+            _run([tool("tar"), "--extract", "--gzip", "--no-same-owner", "--file", archive.name], target)
+            (target / archive.name.removesuffix(".tar.gz")).rename(target / archive.name.partition("-")[0])
+
+    return built(Build("celery-suites", (sources, requirements, Path(sys.executable)), make))
+
+
 def _python(name: str, requirements: Path) -> Path:
     def make(target: Path) -> None:
         _run([sys.executable, "-m", "venv", str(target)], HERE)
