@@ -74,6 +74,7 @@ def missing(place: str) -> None:
         ("cometmq.proxy.service", "server"),
         ("cometmq.store.message_store", "server"),
         ("cometmq.testing", "testing"),
+        ("cometmq.integrations.django", "django"),
     ):
         assert f"cometmq[{extra}]" in refusal(partial(import_module, module))
     from cometmq import spark
@@ -154,6 +155,39 @@ def _archive(place: str, name: str) -> None:
 
     append(ArchiveLog(place, TableFormat(name)), 0, QUEUES[0], 0, 5)
     assert [totals.rows for totals in ArchiveLog(place).queues()] == [5]
+
+
+def send_greetings() -> None:
+    """Do the work of a task that does not run."""
+
+
+def django() -> None:
+    """A task is stored, though no broker answers."""
+    from tempfile import mkdtemp
+
+    import django as framework
+    from django.conf import settings
+
+    tasks = {"BACKEND": "cometmq.integrations.django.CometMQBackend", "OPTIONS": {"namesrv": "127.0.0.1:9"}}
+    settings.configure(
+        DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": f"{mkdtemp()}/tasks"}},
+        INSTALLED_APPS=["cometmq.integrations.django"],
+        TASKS={"default": tasks},
+        USE_TZ=True,
+    )
+    framework.setup()
+    from django.core.management import call_command
+
+    from cometmq.integrations.django.api import Task
+    from cometmq.integrations.django.models import StoredTask
+
+    call_command("check")
+    call_command("migrate", verbosity=0)
+    result = Task(func=send_greetings).enqueue()
+    row = StoredTask.objects.get(pk=result.id)
+    assert (row.status, row.sent_at) == ("READY", None)
+    assert "connection refused" in row.send_error
+    assert not {"numpy", "h11", "yaml", "cryptography"} & set(sys.modules)
 
 
 def plot() -> None:

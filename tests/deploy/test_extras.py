@@ -98,6 +98,6 @@ def test_an_archive_is_a_table(wheel: Path, tmp_path: Path, extra: str) -> None:
     keep_promise(tmp_path, wheel, extra, str(tmp_path / "lake"))
 
 
-@pytest.mark.parametrize("extra", ["avro", "aws", "connect", "hdfs", "lake", "opentelemetry", "otlp", "plot"])
+@pytest.mark.parametrize("extra", ["avro", "aws", "connect", "django", "hdfs", "lake", "opentelemetry", "otlp", "plot"])
 def test_an_extra_does_what_it_promises(wheel: Path, tmp_path: Path, extra: str) -> None:
     keep_promise(tmp_path, wheel, extra)

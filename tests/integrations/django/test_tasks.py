@@ -13,10 +13,20 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.core.management import call_command
 from django.db import connection, transaction
+from django.test import override_settings
 from django.utils import timezone
 from tests.helpers.pace import Patience
 from tests.integrations.django.project import tasks
-from tests.integrations.django.project.tasks import add, add_later, echo, fail, fail_until, hide_table, note
+from tests.integrations.django.project.tasks import (
+    add,
+    add_later,
+    echo,
+    fail,
+    fail_until,
+    hide_table,
+    note,
+    stop_autocommit,
+)
 
 from cometmq.client import IllegalMessageError, Message
 from cometmq.client.sync import SyncAdmin, SyncProducer
@@ -224,14 +234,16 @@ def test_a_message_that_comes_again_after_its_task_has_ended_runs_nothing(tmp_pa
 def test_a_worker_that_was_cut_off_overwrites_no_result() -> None:
     add.enqueue(1, 2)
     order = results.order_of(StoredTask.objects.get())
-    first, slow = results.claim(order, "message", "slow", "default", 3)
-    other, _ = results.claim(order, "copy", "other", "default", 3)
-    again, quick = results.claim(order, "message", "quick", "default", 3)
+    options = BackendOptions()
+    first, slow = results.claim(order, "message", "slow", options)
+    other, _ = results.claim(order, "copy", "other", options)
+    again, quick = results.claim(order, "message", "quick", options)
     assert (first, other, again) == (Claim.RUN, Claim.ELSEWHERE, Claim.RUN)
-    result = results.result_of(quick)
+    assert (slow.worker_ids, quick.worker_ids) == (["slow"], ["slow", "quick"])
+    result = results.get(order.id, "default", "default")
     object.__setattr__(result, "status", "SUCCESSFUL")
-    assert results.save(quick, result, "default")
-    assert not results.save(slow, result, "default")
+    assert results.save(result, quick.number, "default")
+    assert not results.save(result, slow.number, "default")
 
 
 @pytest.mark.parametrize(
@@ -354,3 +366,22 @@ def test_a_task_whose_result_cannot_be_stored_runs_again(project: SyncCluster, m
     sql("ALTER TABLE away RENAME TO cometmq_task")
     result.refresh()
     assert (result.status, result.attempts) == ("RUNNING", 2)
+
+
+def test_a_task_that_leaves_its_connection_without_autocommit_is_stored() -> None:
+    result = stop_autocommit.enqueue()
+    work()
+    result.refresh()
+    assert result.status == "SUCCESSFUL"
+
+
+def test_a_project_without_time_zones(tmp_path: Path) -> None:
+    with override_settings(USE_TZ=False):
+        now = datetime.datetime.now()  # noqa: DTZ005
+        result = note.using(run_after=now + datetime.timedelta(seconds=0.3)).enqueue(str(tmp_path / "notes"), "one")
+        patience = Patience(60)
+        while not result.is_finished and not patience.is_over:
+            work()
+            result.refresh()
+        assert result.status == "SUCCESSFUL"
+        assert result.started_at >= result.task.run_after

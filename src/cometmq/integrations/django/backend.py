@@ -152,10 +152,10 @@ class CometMQBackend(BaseTaskBackend):
         except CometMQError as error:
             yield checks.Error(f"{place}: {error.message}", hint=error.next_step, id="cometmq.E001")
             return
-        if not apps.is_installed(APP):
+        if used.results and not apps.is_installed(APP):
             yield checks.Error(
-                f"{place}: the worker's command and the table of results belong to an application that is missing",
-                hint=f'Add "{APP}" to INSTALLED_APPS, then run manage.py migrate.',
+                f"{place}: the table of results belongs to an application that is not installed",
+                hint=f'Add "{APP}" to INSTALLED_APPS, then run manage.py migrate, or set the option results to False.',
                 id="cometmq.E002",
             )
         for queue in sorted(self.queues):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from django.utils import timezone
 
 from cometmq.integrations.django.api import TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus
 from cometmq.integrations.django.models import StoredTask
+from cometmq.integrations.django.options import BackendOptions
 from cometmq.integrations.django.orders import Order
 
 _CLAIM_ROUNDS: Final = 5
@@ -39,6 +41,30 @@ class Claim(Enum):
     """The task was started as often as allowed, and no worker reported a result."""
     MISSING = "missing"
     """The table has no such row."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A start of a task."""
+
+    worker_ids: list[str]
+    """The workers of all attempts, this one's last."""
+    errors: list[Any]
+    """The errors of the attempts before."""
+    started_at: datetime.datetime
+    last_attempted_at: datetime.datetime
+    number: int = 1
+
+    def fields(self, message_id: str) -> dict[str, Any]:
+        """Return the fields of the row of a task that runs."""
+        return {
+            "status": TaskResultStatus.RUNNING,
+            "attempts": self.number,
+            "message_id": message_id,
+            "worker_ids": json.dumps(self.worker_ids),
+            "started_at": self.started_at,
+            "last_attempted_at": self.last_attempted_at,
+        }
 
 
 def add(order: Order, backend: str, database: str) -> None:
@@ -70,31 +96,35 @@ def order_of(row: StoredTask) -> Order:
     )
 
 
-def claim(order: Order, message_id: str, worker_id: str, database: str, max_attempts: int) -> tuple[Claim, StoredTask]:
+def claim(order: Order, message_id: str, worker_id: str, options: BackendOptions) -> tuple[Claim, Attempt]:
     """Try to make a task this worker's.
 
-    :return: the answer, and the row as it is now.
+    :return: the answer, and the attempt: for ``SPENT`` the last one, and for other answers but ``RUN`` none in
+        particular.
     """
-    rows = StoredTask.objects.using(database)
+    rows = StoredTask.objects.using(options.database)
+    attempt = Attempt([worker_id], [], timezone.now(), timezone.now())
+    usual = rows.filter(pk=order.id, status=TaskResultStatus.READY, started_at=None)
+    if usual.update(sent_at=attempt.started_at, **attempt.fields(message_id)):
+        return Claim.RUN, attempt
     for _ in range(_CLAIM_ROUNDS):
         row = rows.filter(pk=order.id).first()
-        answer = _answer(row, message_id, max_attempts)
-        if row is None or answer is not Claim.RUN:
-            return answer, row
+        if row is None:
+            return Claim.MISSING, attempt
+        errors = [TaskError(**error) for error in json.loads(row.errors)]
+        before = Attempt(json.loads(row.worker_ids), errors, row.started_at, row.last_attempted_at, row.attempts)
+        answer = _answer(row, message_id, options.max_attempts)
+        if answer is not Claim.RUN:
+            return answer, before
         now = timezone.now()
-        seen = {"pk": row.pk, "status": row.status, "attempts": row.attempts}
-        row.status, row.attempts, row.message_id = TaskResultStatus.RUNNING, row.attempts + 1, message_id
-        row.worker_ids = json.dumps([*json.loads(row.worker_ids), worker_id])
-        row.started_at, row.last_attempted_at, row.sent_at = row.started_at or now, now, row.sent_at or now
-        names = ("status", "attempts", "message_id", "worker_ids", "started_at", "last_attempted_at", "sent_at")
-        if rows.filter(**seen).update(**{name: getattr(row, name) for name in names}):
-            return Claim.RUN, row
-    return Claim.ELSEWHERE, row  # others change the row all the time
+        attempt = Attempt([*before.worker_ids, worker_id], errors, row.started_at or now, now, row.attempts + 1)
+        unchanged = rows.filter(pk=row.pk, status=row.status, attempts=row.attempts)
+        if unchanged.update(sent_at=row.sent_at or now, **attempt.fields(message_id)):
+            return Claim.RUN, attempt
+    return Claim.ELSEWHERE, attempt  # others change the row all the time
 
 
-def _answer(row: StoredTask | None, message_id: str, max_attempts: int) -> Claim:
-    if row is None:
-        return Claim.MISSING
+def _answer(row: StoredTask, message_id: str, max_attempts: int) -> Claim:
     if row.status in (TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED):
         return Claim.FINISHED
     if row.status == TaskResultStatus.RUNNING and row.message_id != message_id:
@@ -102,35 +132,38 @@ def _answer(row: StoredTask | None, message_id: str, max_attempts: int) -> Claim
     return Claim.SPENT if row.attempts >= max_attempts else Claim.RUN
 
 
-def save(row: StoredTask, result: Any, database: str) -> bool:
+def save(result: Any, number: int, database: str) -> bool:
     """Write the outcome of an attempt.
 
     :return: false if the task is no longer this worker's; its row is as it was.
     """
-    changed = StoredTask.objects.using(database).filter(
-        pk=row.pk, status=TaskResultStatus.RUNNING, attempts=row.attempts
-    )
-    errors = [
-        {"exception_class_path": error.exception_class_path, "traceback": error.traceback} for error in result.errors
-    ]
+    rows = StoredTask.objects.using(database).filter(pk=result.id, status=TaskResultStatus.RUNNING, attempts=number)
     return bool(
-        changed.update(
+        rows.update(
             status=result.status,
             finished_at=result.finished_at,
             return_value=json.dumps(result._return_value),
-            errors=json.dumps(errors),
+            errors=_errors_as_json(result.errors),
         )
     )
 
 
-def fail(row: StoredTask, error: Any, database: str) -> bool:
+def fail(task_id: str, attempt: Attempt, error: Any, database: str) -> bool:
     """Write that a task has failed without being run; return false if its row has changed meanwhile."""
-    errors = [
-        *json.loads(row.errors),
-        {"exception_class_path": error.exception_class_path, "traceback": error.traceback},
-    ]
-    unchanged = StoredTask.objects.using(database).filter(pk=row.pk, status=row.status, attempts=row.attempts)
-    return bool(unchanged.update(status=TaskResultStatus.FAILED, finished_at=timezone.now(), errors=json.dumps(errors)))
+    rows = StoredTask.objects.using(database).filter(pk=task_id, attempts=attempt.number)
+    return bool(
+        rows.update(
+            status=TaskResultStatus.FAILED,
+            finished_at=timezone.now(),
+            errors=_errors_as_json([*attempt.errors, error]),
+        )
+    )
+
+
+def _errors_as_json(errors: list[Any]) -> str:
+    return json.dumps(
+        [{"exception_class_path": error.exception_class_path, "traceback": error.traceback} for error in errors]
+    )
 
 
 def sent(task_id: str, database: str) -> None:

@@ -10,6 +10,7 @@ from traceback import format_exception
 from typing import Any, Final
 
 from django.db import Error as DatabaseError
+from django.db import connections
 from django.utils import timezone
 
 from cometmq.clock import SYSTEM_CLOCK
@@ -25,10 +26,9 @@ from cometmq.integrations.django.api import (
     task_started,
 )
 from cometmq.integrations.django.connections import close_old_databases
-from cometmq.integrations.django.models import StoredTask
 from cometmq.integrations.django.options import BackendOptions
 from cometmq.integrations.django.orders import Order, OrderError, delay_until, read_order
-from cometmq.integrations.django.results import Claim
+from cometmq.integrations.django.results import Attempt, Claim
 
 logger: Final = logging.getLogger("cometmq.django")
 
@@ -38,6 +38,7 @@ SHORT_WAIT_S: Final = 1.0
 """A message that is early by less than this waits in the worker."""
 SAVE_PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
 """Seconds between attempts to write a result, before the task is left to be run again."""
+MAX_RETRY_DELAY_S: Final = 86_400.0
 MAX_TRACEBACK_CHARS: Final = 100_000
 
 
@@ -117,97 +118,102 @@ class Running:
             return self._run_stored(order, delivery)
         if delivery.number > self._options.max_attempts:
             return Verdict(What.DEAD, reason=_lost(delivery.number - 1).message)
-        return self._attempt(order, None, delivery.number)
+        now = timezone.now()
+        workers = ["unknown"] * (delivery.number - 1) + [self._worker_id]
+        return self._run(order, Attempt(workers, [], now, now, delivery.number), stored=False)
 
     def _run_stored(self, order: Order, delivery: Delivery) -> Verdict:
-        database = self._options.database
-        answer, row = results.claim(order, delivery.message_id, self._worker_id, database, self._options.max_attempts)
+        answer, attempt = results.claim(order, delivery.message_id, self._worker_id, self._options)
         if answer is Claim.RUN:
-            return self._attempt(order, row, row.attempts)
+            return self._run(order, attempt, stored=True)
         if answer is Claim.SPENT:
-            error = _lost(row.attempts)
+            error = _lost(attempt.number)
             stated = TaskError(exception_class_path=_path_of(error), traceback=error.message)
-            results.fail(row, stated, database)
+            results.fail(order.id, attempt, stated, self._options.database)
             return Verdict(What.DEAD, reason=error.message)
         if answer is Claim.MISSING:
             return Verdict(
                 What.DEAD,
-                reason=f"the database {database!r} has no row of it: it was deleted, or this worker has other settings",
+                reason=f"the database {self._options.database!r} has no row of task {order.id}: it was deleted, or "
+                "this worker has other settings",
             )
         logger.info("task %s %s is not run again: it is %s", order.id, order.path, answer.value)
         return Verdict(What.DONE)
 
-    def _attempt(self, order: Order, row: StoredTask | None, number: int) -> Verdict:
+    def _run(self, order: Order, attempt: Attempt, *, stored: bool) -> Verdict:
         begun = SYSTEM_CLOCK.monotonic()
         result = None
         try:
-            result = self._started(order, row, number)
+            result = self._started(order, attempt)
             arguments = [TaskContext(task_result=result)] if result.task.takes_context else []
             value = normalize_json(result.task.call(*arguments, *result.args, **result.kwargs))
         except BaseException as error:  # a task may call exit()
-            verdict = self._failed(row, result, number, error)
+            stated = TaskError(exception_class_path=_path_of(error), traceback=_traceback(error))
+            reason = f"{type(error).__name__}: {str(error)[:300]}"
+            verdict = self._failed(order, attempt, result, stated, reason, stored=stored)
         else:
             _set(result, status=TaskResultStatus.SUCCESSFUL, finished_at=timezone.now(), _return_value=value)
             verdict = Verdict(What.DONE)
-            self._save(row, result)
-            task_finished.send_robust(self._sender, task_result=result)
+            self._end(result, attempt, stored=stored)
         logger.info(
             "task %s %s of queue %s: %s in %.3f s, attempt %d%s",
-            *(order.id, order.path, order.queue_name, STATES[verdict.what], SYSTEM_CLOCK.monotonic() - begun, number),
+            *(order.id, order.path, order.queue_name, STATES[verdict.what]),
+            *(SYSTEM_CLOCK.monotonic() - begun, attempt.number),
             f": {verdict.reason}" if verdict.reason else "",
         )
         return verdict
 
-    def _started(self, order: Order, row: StoredTask | None, number: int) -> Any:
+    def _started(self, order: Order, attempt: Attempt) -> Any:
         """Return the result of a task that begins.
 
         :raises TaskPathError: the task cannot be imported.
         """
-        if row is not None:
-            result = results.result_of(row)
-        else:
-            now = timezone.now()
-            result = TaskResult(
-                task=order.task(self._backend),
-                id=order.id,
-                status=TaskResultStatus.RUNNING,
-                enqueued_at=order.enqueued_at,
-                started_at=now,
-                last_attempted_at=now,
-                finished_at=None,
-                args=order.args,
-                kwargs=order.kwargs,
-                backend=self._backend,
-                errors=[],
-                worker_ids=["unknown"] * (number - 1) + [self._worker_id],
-            )
+        result = TaskResult(
+            task=order.task(self._backend),
+            id=order.id,
+            status=TaskResultStatus.RUNNING,
+            enqueued_at=order.enqueued_at,
+            started_at=attempt.started_at,
+            last_attempted_at=attempt.last_attempted_at,
+            finished_at=None,
+            args=order.args,
+            kwargs=order.kwargs,
+            backend=self._backend,
+            errors=list(attempt.errors),
+            worker_ids=attempt.worker_ids,
+        )
         task_started.send_robust(self._sender, task_result=result)
         return result
 
-    def _failed(self, row: StoredTask | None, result: Any, number: int, error: BaseException) -> Verdict:
-        stated = TaskError(exception_class_path=_path_of(error), traceback=_traceback(error))
-        reason = f"{type(error).__name__}: {str(error)[:300]}"
+    def _failed(self, order: Order, attempt: Attempt, result: Any, error: Any, reason: str, *, stored: bool) -> Verdict:
         if result is None:  # the task cannot be imported
-            if row is not None:
-                results.fail(row, stated, self._options.database)
+            if stored:
+                results.fail(order.id, attempt, error, self._options.database)
             return Verdict(What.DEAD, reason=reason)
-        result.errors.append(stated)
+        result.errors.append(error)
         pause = self._options.retry_delay_s
-        if pause is not None and number < self._options.max_attempts:
+        if pause is not None and attempt.number < self._options.max_attempts:
             _set(result, status=TaskResultStatus.READY)
-            self._save(row, result)
-            return Verdict(What.LATER, min(pause * 2.0 ** (number - 1), 86_400.0), reason)
+            if stored:
+                self._save(result, attempt.number)
+            return Verdict(What.LATER, min(pause * 2.0 ** (attempt.number - 1), MAX_RETRY_DELAY_S), reason)
         _set(result, status=TaskResultStatus.FAILED, finished_at=timezone.now())
-        self._save(row, result)
-        task_finished.send_robust(self._sender, task_result=result)  # here, where logs have the traceback
+        self._end(result, attempt, stored=stored)
         return Verdict(What.DEAD, reason=reason)
 
-    def _save(self, row: StoredTask | None, result: Any) -> None:
-        if row is None:
-            return
+    def _end(self, result: Any, attempt: Attempt, *, stored: bool) -> None:
+        """Store a result and tell Django; for a failure inside the ``except`` block, where logs have the traceback."""
+        if stored:
+            self._save(result, attempt.number)
+        task_finished.send_robust(self._sender, task_result=result)
+
+    def _save(self, result: Any, number: int) -> None:
+        database = connections[self._options.database]
+        if not database.in_atomic_block and database.connection is not None and not database.get_autocommit():
+            database.close()  # the task has left it so, and nothing would be stored
         for pause in (*SAVE_PAUSES_S, None):
             try:
-                if not results.save(row, result, self._options.database):
+                if not results.save(result, number, self._options.database):
                     logger.warning(
                         "the result of task %s is not stored: another worker has taken the task over, or it was "
                         "deleted; raise max_running_s if it ran longer than that",

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from django.db import connection
+from django.db import connection, transaction
 from tests.integrations.django.project.decorator import task
 
 from cometmq.integrations.django.api import TaskContext
@@ -90,3 +90,9 @@ def hide_table() -> None:
     """Have the database fail when the result is stored."""
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE cometmq_task RENAME TO away")
+
+
+@task()
+def stop_autocommit() -> None:
+    """Leave the connection in another state than it was."""
+    transaction.set_autocommit(False)
