@@ -280,3 +280,37 @@ async def test_a_deletion_looks_only_at_queues_whose_first_message_it_deletes(
     put(store, young[0], 0, b"again")
     store.batch.commit()
     assert served(store)[young[0], 0]
+
+
+async def test_what_a_deletion_has_found_is_known_after_a_restart(
+    bench: StoreBench, disk: MeteredDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cometmq.store.recovery.known_files._MANY_TOPICS", 1)
+    store = bench.open(clock=clock_at(3), disk=disk)
+    fill(store, 900)
+    for number in range(20):
+        put(store, f"Young{number}", 0, b"young")
+    store.batch.commit()
+    fill(store, 900)
+    looked: list[str] = []
+    offset_of_log = ConsumeQueue.offset_of_log
+
+    def noted(queue: ConsumeQueue, log_offset: int) -> int:
+        looked.append(queue.topic)
+        return offset_of_log(queue, log_offset)
+
+    monkeypatch.setattr(ConsumeQueue, "offset_of_log", noted)
+    for is_first in (True, False):
+        store._flush.position = store.max_physical_offset
+        store.start()
+        age(store, 73, 1)
+        looked.clear()
+        assert store.delete_expired_files() == 1
+        await until(lambda: not store._maintenance.retention._following)  # noqa: B023
+        assert len(set(looked)) == (21 if is_first else 1)
+        await store.close()
+        store = bench.open(clock=clock_at(3), disk=disk)
+    assert store.findings == []
+    for queues in store.queues().values():
+        for queue in queues.values():
+            assert queue.min_offset() == offset_of_log(queue, store.min_physical_offset)

@@ -182,6 +182,8 @@ class Retention:
                 _begin_at_log(queue, log_min, opened.log.position)
                 if opened.clock.monotonic() > end:
                     break
+            if not following:
+                break
             with suppress(RuntimeError):  # without a loop, as in a tool, nothing else is waiting
                 self._next_step = asyncio.get_running_loop().call_soon(self._follow_some)
                 return

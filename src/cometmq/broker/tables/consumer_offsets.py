@@ -74,10 +74,13 @@ class ConsumerOffsetManager:
         table, self._written_at = self._file.load(_read) or ({}, None)
         findings = list(self._file.findings)
         self.is_damaged = bool(findings)
-        checked: set[tuple[str, bool]] = set()
+        topics: set[str] = set()
+        groups: set[str] = set()
         for key, queues in table.items():
             topic, _, group = str(key).partition(SEPARATOR)
-            if not _are_names(topic, group, checked) or not isinstance(queues, dict):
+            if not isinstance(queues, dict) or not (
+                _is_name(topic, topics, check_topic) and _is_name(group, groups, check_group)
+            ):
                 findings.append(f"consumerOffset.json: ignored the entry {key!r}")
                 continue
             offsets = QueueOffsets()
@@ -314,13 +317,12 @@ def _no_messages_in_flight(_topic: str, _group: str, _queue_id: int) -> int:
     return 0
 
 
-def _are_names(topic: str, group: str, checked: set[tuple[str, bool]]) -> bool:
-    """Return whether a topic and a group have valid names; ``checked`` has those that were checked before."""
-    for name, is_group in ((topic, False), (group, True)):
-        if (name, is_group) not in checked:
-            if (check_group(name) if is_group else check_topic(name)) is not None:
-                return False
-            checked.add((name, is_group))
+def _is_name(name: str, known: set[str], check: Callable[[str], str | None]) -> bool:
+    """Return whether a name is valid; ``known`` has the valid ones that were checked before."""
+    if name not in known:
+        if check(name) is not None:
+            return False
+        known.add(name)
     return True
 
 

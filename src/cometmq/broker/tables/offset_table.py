@@ -139,8 +139,11 @@ class OffsetTable(Mapping[str, QueueOffsets]):
             self._of_group[group][topic] = queues.cells
 
     def _add(self, group: str, topic: str, cells: Cells) -> None:
+        of_group = self._of_group.get(group)
         topic, group = intern(topic), intern(group)  # each name is part of many pairs
-        self._of_group.setdefault(group, {})[topic] = cells
+        if of_group is None:
+            of_group = self._of_group[group] = {}
+        of_group[topic] = cells
         self._groups_of.add(topic, group)
         self._pairs += 1
 

@@ -70,6 +70,12 @@ class QueueOffsets(Mapping[int, int]):
         """Set all offsets from a file at once if the queues are numbered from 0 in order; return whether they were
         set.
         """
+        if len(loaded) == 1:
+            offset = loaded.get(_FIRST_NAMES[0])
+            if type(offset) is not int or not 0 <= offset < 1 << 63:
+                return False
+            self.cells = bytearray(_INT64.pack(offset))
+            return True
         offsets = list(loaded.values())
         if list(loaded) != _FIRST_NAMES[: len(offsets)] or {*map(type, offsets)} != {int} or min(offsets) < 0:
             return False

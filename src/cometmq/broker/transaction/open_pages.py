@@ -51,6 +51,16 @@ class Pages(Generic[V]):
         page = self.pages.get(offset >> _BITS)
         return None if page is None else page.get(offset)
 
+    def put(self, offset: int, value: V) -> None:
+        """Set the value of an offset."""
+        number = offset >> _BITS
+        page = self.pages.get(number)
+        if page is None:
+            page = self.pages[number] = {}
+        page[offset] = value
+        if len(page) > self._sizes.get(number, 0):
+            self._sizes[number] = len(page)
+
     def update(self, values: dict[int, V]) -> None:
         """Set values, whose offsets must be in one page."""
         number = next(iter(values)) >> _BITS
@@ -127,17 +137,17 @@ class OpenPages:
 
     def record(self, offset: int, noted: Transaction) -> None:
         """Record the transaction at an offset, which may be new."""
-        if offset not in self:
-            self.add(range(offset, offset + 1))
         number = offset >> _BITS
-        earlier = self._rows.get(offset)
-        if earlier is None:
+        page = self._pages.get(number)
+        if page is None or offset not in page:
+            self._count += 1
+        elif (earlier := page[offset]) is None:
             self._forget_unrecorded(number)
         elif self._oldest[number] is earlier:
             self._stale.add(number)
         self._begun_ms = noted.begun_ms = self._begun_ms if noted.begun_ms == self._begun_ms else noted.begun_ms
         self._stored_ms = noted.stored_ms = self._stored_ms if noted.stored_ms == self._stored_ms else noted.stored_ms
-        self._rows.update({offset: noted})
+        self._rows.put(offset, noted)
         if noted.begun_ms < self._oldest.setdefault(number, noted).begun_ms:
             self._oldest[number] = noted
             self._stale.discard(number)

@@ -48,13 +48,21 @@ class OpenTransactions:
         self._open = OpenPages()
         self._copies: Pages[int] = Pages()
         """Offset of the current copy, by the transaction's first offset."""
+        run = range(0)
+        """Consecutive half messages that are not recorded."""
         for offset, noted in found.items():
             if noted is None:
-                self._open.add(range(offset, offset + 1))
-            else:
-                self._open.record(offset, noted)
-                if noted.first_offset != offset:
-                    self._copies.update({noted.first_offset: offset})
+                if offset != run.stop:
+                    self._open.add(run)
+                    run = range(offset, offset)
+                run = range(run.start, offset + 1)
+                continue
+            self._open.add(run)
+            run = range(0)
+            self._open.record(offset, noted)
+            if noted.first_offset != offset:
+                self._copies.put(noted.first_offset, offset)
+        self._open.add(run)
         self._changing: dict[int, list[Changed]] = {}
         self._read_to = self._halves.committed
         self._marks = [mark]
@@ -209,7 +217,7 @@ class OpenTransactions:
         self._read_new()
         self._open.pop(offset)
         self._open.record(copy, noted)
-        self._copies.update({noted.first_offset: copy})
+        self._copies.put(noted.first_offset, copy)
         self._end_change(offset)
 
     def cancel_change(self, offset: int) -> None:

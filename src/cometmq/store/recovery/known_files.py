@@ -3,8 +3,8 @@
 A start checks the end of every queue. With 100,000 queues this takes long, although the files have rarely changed since
 the last check. This file contains a checksum for each topic, computed from the metadata of its files (inode, size, time
 of the last change) and the first and last offsets of its queues. If the checksum is unchanged, the files are still
-sound; other topics are checked. The file is written by checkpoints and by a clean stop. It may be missing, outdated,
-torn or damaged.
+sound, and what retention has found out about their first records still holds; other topics are checked. The file is
+written by checkpoints and by a clean stop. It may be missing, outdated, torn or damaged.
 
 After a crash it is valid only for the boot in which it was written: a power cut can lose the time of a change and keep
 the change.
@@ -55,6 +55,8 @@ class _Known(msgspec.Struct, frozen=True):
     """Checksum of each log file, by name."""
     topics: dict[str, tuple[int, dict[int, int]]]
     """Checksum of each topic's files, and the minOffset of queues whose first unit is not at the start of a file."""
+    records: dict[str, dict[int, int]]
+    """The log offset of the first record of each topic's queues, of those for which it is known."""
     version: int = _VERSION
     crc: int = 0
     """The checksum of this file, computed with 0 in this field."""
@@ -71,6 +73,8 @@ class KnownFiles:
         self._file_size = queues.file_size
         self._boot = boot_id()
         self._topics: dict[str, tuple[int, dict[int, int]]] = {}
+        self._records: dict[str, dict[int, int]] = {}
+        """Log offsets of the first records of the queues of known topics."""
         self._young: set[str] = set()
         """Topics that changed just before they were checked."""
         self._unsaved = 0
@@ -94,7 +98,7 @@ class KnownFiles:
             return
         last = max(known.log, default="") if crashed else ""
         if all(name == last or self._log_file(name) == crc for name, crc in known.log.items()):
-            self._topics = known.topics
+            self._topics, self._records = known.topics, known.records
 
     def min_offsets(self, topic: str, extents: QueueExtents) -> Mapping[int, int] | None:
         """Return the minOffset of each of a topic's queues, or ``None`` unless its files are unchanged and have these
@@ -103,9 +107,20 @@ class KnownFiles:
         known = self._topics.get(topic)
         found = self._checksum_of(topic, extents) if known is not None else None
         if known is None or found is None or found[0] != known[0]:
-            self._topics.pop(topic, None)
+            self._forget(topic)
             return None
         return {queue_id: known[1].get(queue_id, first) for queue_id, (first, _) in extents.items()}
+
+    def first_records(self, topic: str) -> Mapping[int, int]:
+        """Return the log offsets of the first records of a topic's queues, of those for which they are known.
+
+        They are valid only if :meth:`min_offsets` returns the topic's minOffsets.
+        """
+        return self._records.get(topic, _NONE)
+
+    def _forget(self, topic: str) -> None:
+        self._topics.pop(topic, None)
+        self._records.pop(topic, None)
 
     def files_of(self, first: int, end: int) -> list[int]:
         """Return the start offsets of the files of a queue that has this extent."""
@@ -135,6 +150,7 @@ class KnownFiles:
         if self._is_invalid:
             self._is_invalid = False
             self._topics.clear()
+            self._records.clear()
             self._unsaved = len(extents)
         topics = self._young.union(changed)
         self._young = set()
@@ -154,7 +170,7 @@ class KnownFiles:
         self._write_file()
 
     def _check_topic(self, topic: str, extents: QueueExtents | None, now_ns: int) -> None:
-        self._topics.pop(topic, None)
+        self._forget(topic)
         queues = self._queues.by_topic.get(topic, {})
         if extents is None or not all(
             (queue := queues.get(queue_id)) is not None
@@ -176,6 +192,9 @@ class KnownFiles:
             if queues[queue_id].min_logical != first
         }
         self._topics[topic] = checksum, inner or _NONE
+        records = {queue_id: begin for queue_id in extents if (begin := queues[queue_id].records_from)}
+        if records:
+            self._records[topic] = records
 
     def _write_file(self) -> None:
         """Replace the file unless it has been invalidated. It is not flushed, since it may be missing after a power
@@ -187,6 +206,7 @@ class KnownFiles:
             boot=self._boot,
             log={name: self._log_file(name) for name in [segment.path.name for segment in self._log.segments]},
             topics=self._topics,
+            records=self._records,
         )
         fresh = self._path.with_suffix(".tmp")
         try:

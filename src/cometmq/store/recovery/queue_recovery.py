@@ -63,10 +63,12 @@ class QueueRecovery:
             if min_offsets is None:
                 self._open_topic(topic)
                 continue
+            first_records = known.first_records(topic.name)
             for queue_id, (first, end) in of_topic.items():
                 key = topic.name, queue_id
                 queue = self._open_queue(key, known.files_of(first, end), end)
                 queue.min_logical = min_offsets[queue_id]
+                queue.records_from = first_records.get(queue_id, 0)
                 self.ends[key] = end
                 self._recorded.add(key)
         self._had_files = frozenset(self.by_key)
