@@ -19,6 +19,7 @@ from cometmq.client.diagnosis import Check, Explanation, Question, Verdict, why_
 from cometmq.client.diagnosis.checks import moment, quote
 from cometmq.client.diagnosis.stored import made_about_ms
 from cometmq.client.producer.transaction_producer import TransactionProducer, TransactionState
+from cometmq.message.ids import UniqIdGenerator
 from cometmq.remoting.bodies import SubscriptionGroupConfig, TopicConfig
 from cometmq.testing import Cluster, VirtualClock
 
@@ -308,7 +309,17 @@ def test_a_text_of_a_stranger_cannot_leave_its_quotes() -> None:
     assert "\x1b" not in quote("\x1b[2J")
 
 
-@pytest.mark.parametrize("wrong", ["", "zz", "Z" * 32, "7F" * 28])
+def test_an_id_has_the_time_at_which_it_was_made() -> None:
+    assert (
+        made_about_ms("01" + "AABBCCDDEEFF" + "1234" + f"{3600:08X}" + "00000001", 0) == (1_609_459_200 + 3600) * 1000
+    )
+    clock = VirtualClock()
+    made = made_about_ms(UniqIdGenerator(clock).next(), clock.now_ms() + 1000)
+    assert made is not None
+    assert abs(made - clock.now_ms()) < 2
+
+
+@pytest.mark.parametrize("wrong", ["", "zz", "Z" * 32, "7F" * 28, "02" * 17, "0x" * 16, "_" * 34])
 def test_ids_from_anywhere_have_a_time_or_none(wrong: str) -> None:
     made = made_about_ms(wrong, 1_700_000_000_000)
     assert made is None or isinstance(made, int)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -21,7 +22,9 @@ from mcp.client.streamable_http import streamable_http_client
 from tests.helpers.pace import is_in_time
 from tests.helpers.waiting import wait_for
 
+from cometmq.cli.main import main
 from cometmq.client import Message
+from cometmq.remoting.tls.own_authority import Authority
 from cometmq.testing import Cluster, free_port
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -193,6 +196,32 @@ async def test_http_refuses_foreign_hosts_origins_and_sizes(cluster: Cluster, tm
         assert (await http.get(url.removesuffix("/mcp") + "/other")).status_code == 404
 
 
+async def test_https_on_every_address(cluster: Cluster, tmp_path: Path) -> None:
+    authority = Authority.new("test", 10)
+    issued = authority.issue("mcp", ["127.0.0.1"], 10)
+    (tmp_path / "ca.pem").write_bytes(authority.issued.certificate)
+    (tmp_path / "cert.pem").write_bytes(issued.certificate)
+    (tmp_path / "key.pem").write_bytes(issued.key)
+    pair = ("--certificate", str(tmp_path / "cert.pem"), "--key", str(tmp_path / "key.pem"))
+    async with served(cluster, tmp_path, "--host", "0.0.0.0", *pair, token=TOKEN) as url:
+        assert url.startswith("https://0.0.0.0:")
+        context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        async with (
+            httpx2.AsyncClient(headers=headers, verify=context) as http,
+            Client(streamable_http_client(url.replace("0.0.0.0", "127.0.0.1"), http_client=http)) as client,
+        ):
+            assert len((await client.list_tools()).tools) == 16
+
+
+def test_an_audit_log_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    words = command("127.0.0.1:9", tmp_path / "file" / "below")
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    assert done.returncode == 1
+    assert "choose another directory with --data" in done.stderr.decode()
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -203,16 +232,19 @@ async def test_http_refuses_foreign_hosts_origins_and_sizes(cluster: Cluster, tm
         (["--http", "--token-file", "/nowhere"], "cannot be read"),
     ],
 )
-def test_options_that_are_not_safe_are_refused(options: list[str], words: str, tmp_path: Path) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "COMETMQ_MCP_TOKEN"}
-    done = subprocess.run(command("127.0.0.1:9", tmp_path, *options), capture_output=True, env=environment, check=False)
-    assert done.returncode != 0
-    assert words in done.stderr.decode()
-    assert done.stdout == b""
+def test_options_that_are_not_safe_are_refused(
+    options: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COMETMQ_MCP_TOKEN", raising=False)
+    with pytest.raises(SystemExit) as stop:
+        main(["mcp", "-n", "127.0.0.1:9", "--data", str(tmp_path), *options])
+    assert stop.value.code != 0
+    written = capsys.readouterr()
+    assert words in written.err
+    assert written.out == ""
 
 
 def test_the_command_names_its_extra(tmp_path: Path) -> None:
-    (tmp_path / "mcp.py").write_text("raise ImportError")
     code = (
         "import sys; sys.modules['mcp'] = None; from cometmq.cli.main import main; "
         f"main(['mcp', '-n', '127.0.0.1:9', '--data', {str(tmp_path)!r}])"

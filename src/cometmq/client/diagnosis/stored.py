@@ -4,6 +4,7 @@ readable.
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -29,6 +30,9 @@ SEARCHED: Final = 10_000
 """Maximum number of delayed messages and of open transactions that are searched on each broker."""
 _LISTED_MS: Final = 5_000
 """A broker lists a delayed message a second after it was sent, at the latest after this time."""
+_ID_5_CHARS: Final = 34
+_START_OF_2021_S: Final = 1_609_459_200
+_HEX: Final = re.compile(r"[0-9a-fA-F]+")
 _LEVELS_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 """The delay levels, in seconds, that a broker has by default (``messageDelayLevel``)."""
 
@@ -187,13 +191,16 @@ async def _gone(admin: Admin, question: Question, now_ms: int) -> Check:
 
 
 def made_about_ms(msg_id: str, now_ms: int) -> int | None:
-    """Return the time in a client's message id (``MessageClientIDSetter``), which counts from the first of a month."""
-    if len(msg_id) not in (32, 56):
+    """Return the time in a client's message id.
+
+    An id counts milliseconds from the first of a month (``MessageClientIDSetter``), or in RocketMQ 5 over gRPC seconds
+    from 2021 (``MessageIdCodec``).
+    """
+    if len(msg_id) not in (32, _ID_5_CHARS, 56) or _HEX.fullmatch(msg_id) is None:
         return None
-    try:
-        passed_ms = int(msg_id[-12:-4], 16)
-    except ValueError:
-        return None
+    if len(msg_id) == _ID_5_CHARS:
+        return (_START_OF_2021_S + int(msg_id[-16:-8], 16)) * 1000 if msg_id.startswith("01") else None
+    passed_ms = int(msg_id[-12:-4], 16)
     start = datetime.fromtimestamp(now_ms / 1000).astimezone().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     made_ms = int(start.timestamp() * 1000) + passed_ms
     if made_ms > now_ms + 86_400_000:

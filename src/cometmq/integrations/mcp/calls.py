@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.auth.audit.log import AuditLog
+from cometmq.auth.model import AuthError
 from cometmq.client.admin import Admin
 from cometmq.client.errors import AccessDeniedError
 from cometmq.client.instance import ClientInstance
@@ -25,6 +26,7 @@ from cometmq.integrations.mcp.options import (
     MAX_ERROR_CHARS,
     MAX_RESULT_CHARS,
     McpOptions,
+    McpOptionsError,
 )
 from cometmq.integrations.mcp.plans import Plan, Plans
 from cometmq.integrations.mcp.untrusted import Untrusted
@@ -53,10 +55,7 @@ class Outcome(dict[str, Any]):
 
 
 class Calls:
-    """The tools on one cluster. Connections are opened by the first call, so servers may start later.
-
-    :raises AuthError: (by ``start``) the audit log cannot be opened.
-    """
+    """The tools on one cluster. Connections are opened by the first call, so servers may start later."""
 
     def __init__(
         self, options: McpOptions, *, clock: Clock = SYSTEM_CLOCK, instance: ClientInstance | None = None
@@ -73,8 +72,14 @@ class Calls:
         self.audit = AuditLog(options.audit_file, size=AUDIT_BYTES, count=AUDIT_FILES, server="mcp", clock=clock)
 
     async def start(self) -> None:
-        """Open the audit log."""
-        self.audit.start()
+        """Open the audit log.
+
+        :raises McpOptionsError: the audit log cannot be written.
+        """
+        try:
+            self.audit.start()
+        except AuthError as error:
+            raise McpOptionsError(error.message, next_step="choose another directory with --data") from None
         self._instance.acquire()
 
     async def stop(self) -> None:
