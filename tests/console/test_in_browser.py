@@ -119,7 +119,18 @@ def cluster() -> Iterator[SyncCluster]:
                 topic = ("orders", "payments", "shipping-events")[number % 3]
                 keys = [f"order-{number}"]
                 producer.send(Message(topic, body, tags="paid", keys=keys, properties={"region": "eu"}))
+        running.call(answer_sessions(running.cluster))
         yield running
+
+
+async def answer_sessions(running: Cluster) -> None:
+    """A parent topic with answers for some sessions, and its group."""
+    async with Admin(instance=running.client_instance()) as admin:
+        await admin.create_lite_topic("answers", queues=1, expiration_minutes=60)
+        await admin.create_lite_group("sessions", "answers")
+    for number in range(24):
+        for _ in range(1 + number % 4):
+            await running.send(Message("answers", b"yes", lite_topic=f"session-{number * 7919 % 10_000:04d}"))
 
 
 @pytest.fixture(scope="module")
@@ -423,6 +434,7 @@ PICTURED: Final = {
     "console-cluster": ("/", "en", 1280, "light"),
     "console-message": ("/messages/orders/broker-0/0/0", "en", 1280, "dark"),
     "console-group": ("/groups/warehouse", "en", 1280, "light"),
+    "console-lite-topics": ("/topics/answers/lite", "en", 1280, "light"),
     "console-phone": ("/topics", "zh", 390, "light"),
 }
 

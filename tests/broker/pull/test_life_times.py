@@ -24,6 +24,7 @@ from cometmq.message.batch import BatchPiece, encode_batch
 from cometmq.message.sysflag import PULL_EXPIRED, PULL_SUBSCRIPTION
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import ConsumerSendMsgBackRequestHeader
+from cometmq.remoting.pop_headers import PeekMessageRequestHeader
 from cometmq.testing import VirtualClock
 
 TOPIC = "Lived"
@@ -389,6 +390,25 @@ async def test_a_waiting_pop_gets_what_comes_behind_expired_messages(
     (message,) = await popper.pop(poll_time=10_000)
     assert message.body == b"b"
     assert [letter.body for letter in stored(broker, DEAD)] == [b"a"]
+
+
+async def test_a_peek_shows_the_living_messages_and_makes_no_dead_letters(
+    broker: Broker, wire: Wire, clock: VirtualClock
+) -> None:
+    await want_dead_letters(wire)
+    for body, ttl_ms in ((b"a", 1_000), (b"b", None), (b"c", 1_000)):
+        await send(wire, body, ttl_ms)
+    header = PeekMessageRequestHeader(GROUP, TOPIC, 0, 32)
+
+    async def peeked() -> list[bytes]:
+        answer = await wire.call(RequestCode.PEEK_MESSAGE, header)
+        return [record.body for record in records(answer)] if answer.code == 0 else []
+
+    assert await peeked() == [b"a", b"b", b"c"]
+    await clock.run_for(1)
+    assert await peeked() == [b"b"]
+    assert stored(broker, DEAD) == []
+    assert broker.offsets.query(GROUP, TOPIC, 0) <= 0
 
 
 async def test_no_topic_is_marked_without_a_life_time(broker: Broker, wire: Wire) -> None:

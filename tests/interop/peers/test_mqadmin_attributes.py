@@ -34,9 +34,9 @@ GROUPS = {
 """The names of ``SubscriptionGroupAttributes`` of 5.5.0."""
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    deployment = deploy(System.COMETMQ, tmp_path_factory.mktemp("attributes"))
+@pytest.fixture(scope="module", params=[System.COMETMQ, System.APACHE55], ids=lambda system: system.value)
+def running(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Deployment]:
+    deployment = deploy(request.param, tmp_path_factory.mktemp("attributes"))
     yield deployment
     deployment.close()
 
@@ -61,6 +61,7 @@ def test_mqadmin_sets_each_attribute(running: Deployment, tmp_path: Path) -> Non
         assert admin.groups(running.broker.address)["agents"].attributes == GROUPS
 
 
+@pytest.mark.parametrize("running", [System.COMETMQ], indirect=True)
 def test_mqadmin_shows_why_compaction_and_static_topics_are_refused(running: Deployment, tmp_path: Path) -> None:
     where = ("-c", "DefaultCluster", "-n", running.address)
     with MqAdmin("5.5.0", tmp_path) as mqadmin, SyncAdmin(running.address) as admin:
