@@ -1,0 +1,113 @@
+"""Kombu's messages as RocketMQ messages.
+
+The body is a line of JSON (content type, headers and properties), and after it the bytes of Kombu's body. The property
+``KOMBU`` marks such messages. Messages of other programs have no such line, and are not given to Celery.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from kombu.utils.json import dumps, loads
+
+from cometmq.message.message import Message, MessageExt
+
+MARK: Final = "KOMBU"
+VERSION: Final = "1"
+MAX_PRIORITY: Final = 9
+LEVELS: Final = MAX_PRIORITY + 1
+_FIELDS: Final = ("content-type", "content-encoding", "headers", "properties")
+_MAX_KEY_CHARS: Final = 200
+
+Payload = dict[str, Any]
+"""A message as Kombu's virtual transports handle it."""
+
+
+class StrangerError(Exception):
+    """A message was not sent by Kombu."""
+
+
+def to_message(topic: str, payload: Payload, *, tag: str | None = None, hold: bool = True) -> Message:
+    """Return the RocketMQ message for a Kombu message.
+
+    :param hold: let the broker hold the message until its ETA.
+    :raises ValueError: a header cannot be written as JSON.
+    """
+    head = dumps({name: payload.get(name) for name in _FIELDS}).encode()
+    body = payload.get("body") or b""
+    body = body.encode() if isinstance(body, str) else bytes(body)
+    due = due_at(payload) if hold else None
+    return Message(
+        topic,
+        head + b"\n" + body,
+        tags=tag,
+        keys=keys_of(payload),
+        properties={MARK: VERSION},
+        deliver_at=due if due is not None and due > datetime.now(UTC) else None,
+        priority=priority_of(payload),
+        ttl=_life(payload),
+    )
+
+
+def from_message(message: MessageExt) -> Payload:
+    """Return the Kombu message in a RocketMQ message.
+
+    :raises StrangerError: it was not sent by Kombu.
+    """
+    if message.properties.get(MARK) != VERSION:
+        raise StrangerError("the message was not sent by Kombu")
+    head, _, body = message.body.partition(b"\n")
+    try:
+        found = loads(head)
+        payload = {name: found[name] for name in _FIELDS}
+        payload["properties"].setdefault("delivery_info", {})
+        payload["headers"] = dict(payload["headers"] or {})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StrangerError(f"the first line of the message is not that of Kombu: {error}") from error
+    payload["body"] = body
+    return payload
+
+
+def due_at(payload: Payload) -> datetime | None:
+    """Return the ETA of a task, or ``None`` if it has none that can be read; Celery handles such a task."""
+    eta = (payload.get("headers") or {}).get("eta")
+    try:
+        found = datetime.fromisoformat(eta) if isinstance(eta, str) else eta
+        if not isinstance(found, datetime):
+            return None
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def priority_of(payload: Payload) -> int:
+    """Return the priority of a message, from 0 to 9; 9 is the most urgent."""
+    try:
+        return min(max(int(payload["properties"]["priority"]), 0), MAX_PRIORITY)
+    except (KeyError, TypeError, ValueError):
+        return 0
+
+
+def keys_of(payload: Payload) -> tuple[str, ...]:
+    """Return the keys of a task: its ID, and a key that two publications share only if they are the same."""
+    headers = payload.get("headers") or {}
+    task_id = headers.get("id")
+    if not isinstance(task_id, str) or not task_id or len(task_id) > _MAX_KEY_CHARS or task_id.split() != [task_id]:
+        return ()
+    body = payload.get("body") or b""
+    digest = hashlib.sha256(body.encode() if isinstance(body, str) else bytes(body))
+    info = payload["properties"].get("delivery_info") or {}
+    for part in (headers.get("task"), headers.get("retries"), headers.get("eta"), info.get("routing_key")):
+        digest.update(f"\0{part}".encode("utf-8", "surrogatepass"))
+    return task_id, f"{task_id}:{digest.hexdigest()[:16]}"
+
+
+def _life(payload: Payload) -> timedelta | None:
+    """Return the life time of a message, which Kombu gives in milliseconds."""
+    try:
+        life = timedelta(milliseconds=int(payload["properties"]["expiration"]))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+    return max(life, timedelta(milliseconds=1))

@@ -1,0 +1,86 @@
+"""Passes what arrives in the thread of the connections to the thread of a Kombu connection."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+
+class Mailbox:
+    """A queue with a descriptor that is readable while it may have items, so that an event loop can wait for them."""
+
+    def __init__(self) -> None:
+        self._items: deque[Any] = deque()
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._reader.fileno()
+
+    def put(self, item: Any) -> None:
+        """Add an item, from any thread."""
+        self._items.append(item)
+        self.wake()
+
+    def wake(self) -> None:
+        """Make the descriptor readable."""
+        with suppress(OSError):  # it is full, and thus readable, or closed
+            self._writer.send(b"\0")
+
+    def wake_if_filled(self) -> None:
+        """Make the descriptor readable if there are items."""
+        if self._items:
+            self.wake()
+
+    def remove(self, owner: object, queue: str | None = None) -> list[Any]:
+        """Remove and return the messages of an owner, or only those of one of its queues.
+
+        An item is a pair of its owner and a message, which begins with its queue.
+        """
+        removed, count = [], len(self._items)
+        for _ in range(count):
+            item = self._items.popleft()
+            if item[0] is owner and queue in (None, item[1][0]):
+                removed.append(item[1])
+            else:
+                self._items.append(item)
+        return removed
+
+    def take(self) -> Any | None:
+        """Return the next item, or ``None`` if there is none."""
+        try:
+            return self._items.popleft()
+        except IndexError:
+            return None
+
+    def drain(self) -> None:
+        """Make the descriptor not readable; call it before :meth:`take`."""
+        with suppress(OSError):
+            self._reader.recv(4096)
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait until there may be an item, at most ``timeout`` seconds; return whether there may be one."""
+        if self._items or timeout == 0:
+            return bool(self._items)
+        self._reader.settimeout(timeout)
+        try:
+            self._reader.recv(4096)
+        except OSError:
+            return bool(self._items)
+        finally:
+            with suppress(OSError):
+                self._reader.setblocking(False)
+        return True
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        self._items.clear()
+        self._reader.close()
+        self._writer.close()

@@ -1,0 +1,163 @@
+"""Receives the messages of a channel's queues by POP, never more than the channel may hold."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from cometmq.client.instance import ClientInstance
+from cometmq.client.simple.config import SimpleConsumerConfig
+from cometmq.client.simple.consumer import SimpleConsumer
+from cometmq.client.simple.message import PoppedMessage
+from cometmq.errors import CometMQError
+from cometmq.integrations.kombu.settings import Settings
+from cometmq.remoting.bodies import ConsumerData
+
+log = logging.getLogger(__name__)
+
+_PAUSE_S: Final = 1.0
+_RECONNECT_S: Final = 0.2
+"""Time in seconds after which a lost connection is opened again, before the broker gives the messages back."""
+_MOST: Final = 32
+_AGAIN_S: Final = 0.3
+"""Time in seconds for which a single receive waits for a message that was just given back."""
+
+
+class _Consumer(SimpleConsumer):
+    """A member of a group whose members receive from different queues, which their heartbeats do not name.
+
+    Brokers take the subscriptions of a group's members for contradictory if they differ.
+    """
+
+    @property
+    def heartbeat(self) -> ConsumerData:
+        """Return the consumer's part of a heartbeat."""
+        return ConsumerData(group_name=self.group, consume_type="CONSUME_ACTIVELY", subscription_data_set=[])
+
+
+class Receiver:
+    """One member of the group, which receives from several topics.
+
+    :param credit: returns how many more messages the channel may hold.
+    :param deliver: called with the receiver and each message.
+    """
+
+    def __init__(
+        self, settings: Settings, credit: Callable[[], int], deliver: Callable[[Receiver, PoppedMessage], object]
+    ) -> None:
+        config = SimpleConsumerConfig(
+            invisible_s=settings.visibility_timeout,
+            wait_s=settings.wait_time,
+            renew_up_to_s=settings.renew_up_to,
+            error_delay_s=_RECONNECT_S,
+            gives_back_when_gone=True,
+        )
+        instance = ClientInstance(settings.namesrv, security=settings.security)
+        self._consumer = _Consumer(settings.group, config=config, instance=instance)
+        self._credit = credit
+        self._deliver = deliver
+        self._task: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._expected_until = 0.0
+        """The time until which a message that was given back may still be on its way."""
+
+    async def open(self) -> None:
+        """Join the group.
+
+        :raises RemotingError: no nameserver answers.
+        """
+        await self._consumer.start()
+
+    async def close(self, held: Iterable[PoppedMessage]) -> None:
+        """Give messages back, and leave the group."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        await asyncio.gather(*map(self.give_back, held))
+        await self._consumer.close()
+
+    async def start(self, topic: str) -> None:
+        """Receive the messages of a topic too.
+
+        :raises BrokerError: the broker refuses, for example because the account lacks a right.
+        """
+        await self._consumer.subscribe(topic)
+        if (credit := self._credit()) > 0:  # a missing right is raised here, not logged later
+            for message in await self._consumer.receive(min(credit, _MOST), wait_s=0, topic=topic):
+                self._deliver(self, message)
+        if self._task is None:
+            self._task = asyncio.create_task(self._receive())
+
+    async def stop(self, topic: str) -> None:
+        """Stop receiving the messages of a topic."""
+        await self._consumer.unsubscribe(topic)
+
+    def poke(self) -> None:
+        """Look at the credit again; call it on the event loop."""
+        self._changed.set()
+
+    async def get(self, topic: str) -> PoppedMessage | None:
+        """Return the next message of a topic, or ``None`` if there is none now.
+
+        :raises BrokerError: the broker refuses, for example because the account lacks a right.
+        """
+        if topic not in self._consumer.topics:
+            await self._consumer.subscribe(topic)
+        found = await self._consumer.receive(1, wait_s=0, topic=topic)
+        if not found and asyncio.get_running_loop().time() < self._expected_until:
+            found = await self._consumer.receive(1, wait_s=_AGAIN_S, topic=topic)
+        return found[0] if found else None
+
+    async def _receive(self) -> None:
+        failed = ""
+        while True:
+            try:
+                while (credit := self._credit()) <= 0:
+                    self._changed.clear()
+                    if self._credit() <= 0:
+                        await self._changed.wait()
+                for message in await self._consumer.receive(min(credit, _MOST)):
+                    self._deliver(self, message)
+                failed = ""
+            except CometMQError as error:
+                level = logging.DEBUG if str(error) == failed else logging.ERROR
+                log.log(level, "cannot receive messages, trying again: %s", error)
+                failed = str(error)
+                await asyncio.sleep(_PAUSE_S)
+
+    # --- the ends of messages ---
+
+    def ack_soon(self, message: PoppedMessage) -> None:
+        """Acknowledge a message, without waiting for it; call it on the event loop."""
+        self._changed.set()
+
+        def done(error: BaseException | None) -> None:
+            if error is not None:
+                log.warning("message %s may be delivered again: %s", message.msg_id, error)
+
+        try:
+            self._consumer.ack_then(message, done)
+        except CometMQError as error:
+            done(error)
+
+    async def give_back(self, message: PoppedMessage) -> None:
+        """Let a message be delivered again at once; if that fails, it comes again when its time is over."""
+        self._changed.set()
+        self._expected_until = asyncio.get_running_loop().time() + _PAUSE_S
+        try:
+            await self._consumer.change_invisible(message, 0)
+        except CometMQError as error:
+            log.warning("message %s comes again later: %s", message.msg_id, error)
+
+    async def reject(self, message: PoppedMessage, reason: str) -> None:
+        """Make a message a dead letter; if that fails, it comes again when its time is over."""
+        self._changed.set()
+        place = f"message {message.msg_id} of topic {message.subscribed_topic}"
+        try:
+            await self._consumer.reject(message)
+        except CometMQError as error:
+            log.error("%s (%s) comes again, because it cannot become a dead letter: %s", place, reason, error)
+        else:
+            log.error("%s is now a dead letter of group %s: %s", place, self._consumer.group, reason)

@@ -1,0 +1,342 @@
+"""A process's connections to the cluster, which its Kombu connections share.
+
+A message whose acknowledgement was lost is *in doubt*: before the same message is sent again, the broker is asked
+whether it has it. So a task that a retrying producer publishes twice is stored once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Final, TypeVar
+
+from cometmq.client.admin import Admin
+from cometmq.client.consumer.pull_consumer import PullConsumer
+from cometmq.client.errors import (
+    BrokerError,
+    ClientError,
+    RemotingClosedError,
+    RemotingError,
+    RemotingSendError,
+    RemotingTimeoutError,
+    RouteNotFoundError,
+    SendFailedError,
+)
+from cometmq.client.instance import ClientInstance
+from cometmq.client.producer.producer import Producer
+from cometmq.client.send.config import ProducerConfig
+from cometmq.errors import CometMQError
+from cometmq.integrations.kombu.bindings import Bindings
+from cometmq.integrations.kombu.envelope import LEVELS, Payload, StrangerError, from_message, to_message
+from cometmq.integrations.kombu.names import is_shortened, replies_topic, tag_of, topic_of_exchange, topic_of_queue
+from cometmq.integrations.kombu.readers import PrivateQueue, Source
+from cometmq.integrations.kombu.settings import Settings
+from cometmq.message.ids import RecallHandle
+from cometmq.message.message import Message, MessageExt, split_records
+from cometmq.message.names import AUTO_CREATE_TOPIC, TIMER_TOPIC
+from cometmq.message.pop_info import pop_retry_topic
+from cometmq.message.properties import REAL_TOPIC, TIMER_OUT_MS
+from cometmq.remoting.bodies import MessageQueue
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import QueryMessageRequestHeader
+
+log = logging.getLogger(__name__)
+K = TypeVar("K")
+V = TypeVar("V")
+
+MAX_REMEMBERED: Final = 10_000
+"""Number of delayed tasks whose handles, and of messages in doubt whose brokers, a process remembers."""
+ABSENT_S: Final = 5.0
+"""Time in seconds after which a process asks again whether a topic exists."""
+_LATER_MS: Final = 10**13
+_MOST: Final = 32
+
+
+Waiting = tuple[str, str | None]
+"""The recall handle of a delayed task, and the queue to which its result goes."""
+
+
+class Session:
+    """The connections of a process with one set of settings."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.instance = ClientInstance(settings.namesrv, security=settings.security)
+        self.admin = Admin(instance=self.instance)
+        config = ProducerConfig(
+            send_timeout_s=settings.send_timeout,
+            retry_times_when_send_failed=0,
+            max_message_bytes=int(settings.max_message_bytes),
+        )
+        name = settings.group
+        self.producer = Producer(name, instance=self.instance, config=config)
+        self.puller = PullConsumer(name, instance=self.instance)
+        self.bindings = Bindings(self.instance)
+        self.private: dict[str, PrivateQueue] = {}
+        """The queues that only this process reads."""
+        self._topics: set[str] = set()
+        self._absent: dict[str, float] = {}
+        self._doubts: OrderedDict[tuple[str, str], str] = OrderedDict()
+        """The addresses of the brokers that may have stored messages in doubt, by topic and key."""
+        self._handles: OrderedDict[str, Waiting] = OrderedDict()
+        """The delayed tasks that this process has sent, by task ID."""
+
+    async def open(self) -> None:
+        """Open the connections.
+
+        :raises RemotingError: no nameserver answers.
+        """
+        await self.admin.__aenter__()
+        await self.producer.start()
+        await self.puller.start()
+        try:
+            await self.instance.routes.data_of([AUTO_CREATE_TOPIC])
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Close the connections."""
+        for queue in self.private.values():
+            queue.stop()
+        await self.producer.close()
+        await self.puller.close()
+        await self.admin.__aexit__(None, None, None)
+
+    # --- topics ---
+
+    async def ensure_queue(self, queue: str) -> str:
+        """Return the topic of a queue, after creating it if it does not exist."""
+        topic = topic_of_queue(self.settings.topic_prefix, queue)
+        if topic not in self._topics:
+            await self._ensure(topic, LEVELS, "PRIORITY")
+            if is_shortened(topic):
+                await self.bindings.add(f"{self.settings.topic_prefix}|names", queue, topic)
+        return topic
+
+    async def _ensure(self, topic: str, queues: int, kind: str | None) -> None:
+        if topic in self._topics:
+            return
+        if not await self.has_topic(topic):
+            try:
+                await self._create(topic, queues, kind)
+            except ClientError as error:
+                if type(error) is not ClientError:
+                    raise
+                raise RouteNotFoundError(topic, error.message) from error  # no broker is registered now
+        self._topics.add(topic)
+
+    async def _create(self, topic: str, queues: int, kind: str | None) -> None:
+        try:
+            await self.admin.create_topic(topic, queues=queues, message_type=kind)
+        except BrokerError as error:
+            if kind is None or error.code != ResponseCode.SYSTEM_ERROR:
+                raise
+            await self.admin.create_topic(topic, queues=queues)  # a broker that does not know the type
+
+    async def has_topic(self, topic: str) -> bool:
+        """Return whether a topic exists, or did so a moment ago."""
+        if topic in self._topics:
+            return True
+        now = self.instance.clock.monotonic()
+        if now - self._absent.get(topic, -ABSENT_S) < ABSENT_S:
+            return False
+        (data,) = await self.instance.routes.data_of([topic])
+        if data is None:
+            if len(self._absent) > MAX_REMEMBERED:
+                self._absent.clear()
+            self._absent[topic] = now
+            return False
+        self._topics.add(topic)
+        return True
+
+    async def has_topic_of(self, queue: str) -> bool:
+        """Return whether a queue has a topic, or had one a moment ago."""
+        return await self.has_topic(topic_of_queue(self.settings.topic_prefix, queue))
+
+    async def has_queue(self, queue: str) -> bool:
+        """Return whether a queue exists."""
+        if queue in self.private:
+            return True
+        self._absent.pop(topic := topic_of_queue(self.settings.topic_prefix, queue), None)
+        return await self.has_topic(topic)
+
+    # --- sending ---
+
+    async def put(self, queue: str, payload: Payload) -> None:
+        """Store a message in a queue; a broker holds a task until its ETA.
+
+        :raises CometMQError: it may not be stored.
+        """
+        topic, tag = await self._place(queue, is_task="task" in (payload.get("headers") or {}))
+        reply_to = payload["properties"].get("reply_to")
+        await self._send(to_message(topic, payload, tag=tag, hold=tag is None), reply_to)
+
+    async def publish(self, exchange: str, key: str, payload: Payload, *, always: bool) -> bool:
+        """Store a message for the processes that read an exchange with their own queues; return whether it is stored.
+
+        :param always: even if no process has ever read the exchange so.
+        """
+        topic = topic_of_exchange(self.settings.topic_prefix, exchange)
+        if always:
+            await self._ensure(topic, 1, None)
+        elif not await self.has_topic(topic):
+            return False
+        await self._send(to_message(topic, payload, tag=tag_of(key), hold=False))
+        return True
+
+    async def _place(self, queue: str, *, is_task: bool) -> tuple[str, str | None]:
+        """Return the topic for a message to a queue, and the tag that it needs there."""
+        topic = topic_of_queue(self.settings.topic_prefix, queue)
+        if queue not in self.private and (topic in self._topics or is_task or await self.has_topic(topic)):
+            return await self.ensure_queue(queue), None
+        replies = replies_topic(self.settings.topic_prefix)
+        await self._ensure(replies, 1, None)
+        return replies, tag_of(queue)
+
+    async def _send(self, message: Message, reply_to: str | None = None) -> None:
+        """Store a message once, even if an earlier attempt to send it is in doubt.
+
+        :raises CometMQError: it may not be stored.
+        """
+        key = (message.topic, message.keys[1]) if len(message.keys) > 1 else None
+        if key is not None and key in self._doubts:
+            stored = await self._is_stored(self._doubts[key], message)
+            del self._doubts[key]
+            if stored:
+                return
+        try:
+            result = await self.producer.send(message)
+        except (RemotingError, SendFailedError) as error:
+            cause = error.__cause__ if isinstance(error, SendFailedError) else error
+            if key is None or not isinstance(cause, RemotingSendError | RemotingTimeoutError | RemotingClosedError):
+                raise
+            _remember(self._doubts, key, cause.address)
+            raise
+        if result.recall_handle is not None and message.is_delayed and message.keys:
+            _remember(self._handles, message.keys[0], (result.recall_handle, reply_to))
+
+    async def _is_stored(self, address: str, message: Message) -> bool:
+        topic = TIMER_TOPIC if message.is_delayed else message.topic
+        return bool(await self._query(address, topic, message.keys[1]))
+
+    async def _query(self, address: str, topic: str, key: str) -> list[MessageExt]:
+        header = QueryMessageRequestHeader(topic, key, _MOST, 0, _LATER_MS)
+        try:
+            doing = f"searching for {key}"
+            answer = await self.instance.call(address, RequestCode.QUERY_MESSAGE, header, doing=doing)
+        except BrokerError as error:
+            if error.code == ResponseCode.QUERY_NOT_FOUND:
+                return []
+            raise
+        return [message for message in split_records(answer.body) if key in message.keys]
+
+    async def recall(self, task_ids: Iterable[str]) -> dict[str, str | None]:
+        """Recall tasks that brokers hold; return the IDs of those that were recalled, and where their results go."""
+        recalled: dict[str, str | None] = {}
+        for task_id in task_ids:
+            known = self._handles.pop(task_id, None)
+            try:
+                for handle, reply_to in [known] if known is not None else await self._find_handles(task_id):
+                    await self.producer.recall(handle)
+                    recalled[task_id] = reply_to
+            except CometMQError as error:
+                if isinstance(error, ClientError) and error.code == ResponseCode.ILLEGAL_OPERATION:
+                    continue  # it is due
+                log.warning("task %s is not recalled, and its worker has to reject it: %s", task_id, error)
+        return recalled
+
+    async def _find_handles(self, task_id: str) -> list[Waiting]:
+        handles: list[Waiting] = []
+        for broker, address in (await self.admin.masters()).items():
+            for message in await self._query(address, TIMER_TOPIC, task_id):
+                found = message.properties
+                if found.get(REAL_TOPIC) and found.get(TIMER_OUT_MS, "").isdigit():
+                    due_ms = int(found[TIMER_OUT_MS])
+                    if due_ms > self.instance.clock.now_ms():
+                        handle = RecallHandle(found[REAL_TOPIC], broker, due_ms, message.msg_id).encode()
+                        handles.append((handle, reply_to_of(message)))
+        return handles
+
+    # --- queues of this process ---
+
+    async def declare_private(self, queue: str, *, sure: bool) -> None:
+        """Begin a queue that only this process reads; it gets messages that are sent to its name from now on.
+
+        :param sure: false if the queue gets a topic when it is bound to an exchange that is no fanout exchange.
+        """
+        if queue not in self.private:
+            found = PrivateQueue(self.puller, sure=sure)
+            replies = replies_topic(self.settings.topic_prefix)
+            await self._ensure(replies, 1, None)
+            await found.bind("", Source(replies, tag_of(queue)))
+            self.private[queue] = found
+
+    async def bind_private(self, queue: str, key: str, source: Source) -> None:
+        """Let a queue of this process also read the topic of an exchange, from now on."""
+        await self._ensure(source.topic, 1, None)
+        await self.private[queue].bind(key, source)
+
+    def forget(self, queue: str) -> None:
+        """End a queue that only this process reads."""
+        found = self.private.pop(queue, None)
+        if found is not None:
+            found.stop()
+
+    # --- queues with a topic ---
+
+    async def size(self, queue: str) -> int:
+        """Return the number of messages that wait in a queue."""
+        return sum(end - at for _, at, end in await self._waiting(queue))
+
+    async def purge(self, queue: str) -> int:
+        """Skip the messages that wait in a queue; return their number."""
+        waiting = await self._waiting(queue)
+        for place, _, end in waiting:
+            await self.admin.offsets.commit(self.settings.group, place, end)
+        return sum(end - at for _, at, end in waiting)
+
+    async def _waiting(self, queue: str) -> list[tuple[MessageQueue, int, int]]:
+        """Return the queues of a topic with waiting messages, the group's offset in each, and its end."""
+        topic = topic_of_queue(self.settings.topic_prefix, queue)
+        found = []
+        for name in (topic, pop_retry_topic(topic, self.settings.group)):
+            try:
+                places = await self.admin.queues(name)
+            except RouteNotFoundError:
+                continue
+            for place in places:
+                end = await self.admin.offsets.max(place)
+                if not end:
+                    continue
+                at = await self.admin.offsets.committed(self.settings.group, place)
+                at = await self.admin.offsets.min(place) if at is None else at
+                if end > at:
+                    found.append((place, at, end))
+        return found
+
+    async def delete(self, queue: str) -> None:
+        """Delete a queue and its messages."""
+        topic = topic_of_queue(self.settings.topic_prefix, queue)
+        for name in (topic, pop_retry_topic(topic, self.settings.group)):
+            self._absent.pop(name, None)
+            self._topics.discard(name)
+            (data,) = await self.instance.routes.data_of([name])
+            if data is not None:
+                await self.admin.delete_topic(name)
+
+
+def reply_to_of(message: MessageExt) -> str | None:
+    """Return the queue to which the result of a task goes, or ``None`` if it goes to none."""
+    try:
+        found = from_message(message)["properties"].get("reply_to")
+    except StrangerError:
+        return None
+    return found if isinstance(found, str) else None
+
+
+def _remember(table: OrderedDict[K, V], key: K, value: V) -> None:
+    table[key] = value
+    if len(table) > MAX_REMEMBERED:
+        table.popitem(last=False)

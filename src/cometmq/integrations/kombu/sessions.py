@@ -1,0 +1,88 @@
+"""The sessions of this process; a forked child has none, and gets connections of its own."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from cometmq.client.sync.base import SyncClient
+from cometmq.integrations.kombu.session import Session
+from cometmq.integrations.kombu.settings import Settings
+from cometmq.threads import call_in_forked_children
+
+R = TypeVar("R")
+
+
+class SyncSession(SyncClient[Session]):
+    """A session, for callers without an event loop.
+
+    :raises ClientStateError: gevent or eventlet has replaced threads.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.users = 0
+        self.pid = os.getpid()
+        self.settings = settings
+        self._bind(Session, settings)
+        self.run(self._inner.open())
+
+    @property
+    def inner(self) -> Session:
+        """The session; its coroutines are for :meth:`run`."""
+        return self._inner
+
+    def run(self, work: Coroutine[Any, Any, R]) -> R:
+        """Run a coroutine on the event loop of the connections, and wait for it."""
+        return self._run(work)
+
+    def soon(self, function: Callable[..., object], *args: Any) -> None:
+        """Call a function on the event loop of the connections, without waiting for it."""
+        self._loop.call_soon_threadsafe(function, *args)
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run a coroutine on the event loop of the connections, without waiting for it."""
+        self.soon(self._inner.instance.spawn, work)
+
+
+class Sessions:
+    """The open sessions, by settings, with the number of their users."""
+
+    def __init__(self) -> None:
+        self._of_parents: list[object] = []
+        """The sessions of parent processes, which must not be collected: their sockets belong to the parent."""
+        self._forget()
+        call_in_forked_children(self._forget)
+
+    def _forget(self) -> None:
+        self._of_parents.append(getattr(self, "_open", None))
+        self._lock = threading.Lock()
+        self._open: dict[Settings, SyncSession] = {}
+
+    def acquire(self, settings: Settings) -> SyncSession:
+        """Return the session with these settings, which is opened for its first user.
+
+        :raises RemotingError: no nameserver answers.
+        :raises ClientStateError: gevent or eventlet has replaced threads.
+        """
+        with self._lock:
+            found = self._open.get(settings)
+            if found is None:
+                found = self._open[settings] = SyncSession(settings)
+            found.users += 1
+            return found
+
+    def release(self, session: SyncSession) -> None:
+        """End a use of a session; the last user closes it."""
+        if session.pid != os.getpid():
+            return
+        with self._lock:
+            session.users -= 1
+            if session.users or self._open.get(session.settings) is not session:
+                return
+            del self._open[session.settings]
+            session.run(session.inner.close())
+
+
+SESSIONS: Final = Sessions()

@@ -1,0 +1,175 @@
+"""Kombu's transport on RocketMQ."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any, Final
+
+from kombu import Connection
+from kombu.transport import virtual
+
+from cometmq import __version__
+from cometmq.client.errors import (
+    BrokerError,
+    DelayNotSupportedError,
+    IllegalMessageError,
+    RemotingError,
+    RouteNotFoundError,
+    SendFailedError,
+)
+from cometmq.integrations.kombu.channel import Channel
+from cometmq.integrations.kombu.mailbox import Mailbox
+from cometmq.integrations.kombu.sessions import SESSIONS, SyncSession
+from cometmq.integrations.kombu.settings import PORT, Settings, masked
+
+DRIVER: Final = "cometmq"
+_AT_ONCE: Final = 100
+"""Number of messages that are delivered before other events of Celery's event loop are handled."""
+
+
+class Transport(virtual.Transport):
+    """A connection of Kombu; all of a process share the connections to the cluster."""
+
+    Channel = Channel
+    can_parse_url = True
+    default_port = PORT
+    driver_type = DRIVER
+    driver_name = "cometmq"
+    polling_interval = None
+    implements = virtual.Transport.implements.extend(
+        asynchronous=True, exchange_type=frozenset({"direct", "topic", "fanout"}), heartbeats=False
+    )
+    connection_errors = (
+        *virtual.Transport.connection_errors,
+        RemotingError,
+        RouteNotFoundError,
+        SendFailedError,
+    )
+    channel_errors = (*virtual.Transport.channel_errors, BrokerError, IllegalMessageError, DelayNotSupportedError)
+    recoverable_connection_errors = connection_errors
+    recoverable_channel_errors = ()
+
+    def __init__(self, client: Connection, **kwargs: Any) -> None:
+        super().__init__(client, **kwargs)
+        _join_celery()
+        self._session: SyncSession | None = None
+        self._mailbox: Mailbox | None = None
+        self.hub: Any = None
+
+    def driver_version(self) -> str:
+        """Return the version of CometMQ."""
+        return __version__
+
+    @property
+    def session(self) -> SyncSession:
+        """The session of this process."""
+        if self._session is None or self._session.pid != os.getpid():
+            self._session = SESSIONS.acquire(Settings.of(self.client))
+        return self._session
+
+    def establish_connection(self) -> Transport:
+        """Open the connections, or use those that other transports of this process have opened.
+
+        :raises RemotingError: no nameserver answers.
+        :raises ClientStateError: gevent or eventlet has replaced threads.
+        """
+        if not self.verify_connection(self):
+            self.channels.clear()
+            self._avail_channels.clear()
+            self._callbacks.clear()
+            self._close_mailbox()
+            self.hub = None
+        self.session  # noqa: B018
+        super().establish_connection()
+        return self
+
+    def verify_connection(self, connection: Any) -> bool:
+        """Return whether the connections belong to this process."""
+        return self._session is not None and self._session.pid == os.getpid()
+
+    def close_connection(self, connection: Any) -> None:
+        """Close the channels, and the connections if no other transport uses them."""
+        session, hub = self._session, self.hub
+        if session is None or session.pid != os.getpid():
+            self._session = None
+            self._close_mailbox()
+            return
+        if hub is not None:
+            hub.remove_reader(self.mailbox.fileno())
+            self.hub = None
+        try:
+            super().close_connection(connection)
+        finally:
+            self._session = None
+            SESSIONS.release(session)
+            self._close_mailbox()
+
+    def _close_mailbox(self) -> None:
+        if self._mailbox is not None:
+            self._mailbox.close()
+            self._mailbox = None
+
+    # --- messages ---
+
+    @property
+    def mailbox(self) -> Mailbox:
+        """The messages that have arrived for the channels."""
+        if self._mailbox is None:
+            self._mailbox = Mailbox()
+        return self._mailbox
+
+    def drain_events(self, connection: Any, timeout: float | None = None) -> None:
+        """Deliver the messages that have arrived, or wait for one; of replies, deliver one.
+
+        :raises TimeoutError: none came in time.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        while (delivered := self._deliver_next()) is None:
+            left = None if until is None else until - time.monotonic()
+            if left is not None and left <= 0:
+                raise TimeoutError
+            self.mailbox.wait(left)
+        while delivered:
+            delivered = self._deliver_next()
+
+    def _deliver_next(self) -> bool | None:
+        """Deliver a message; return whether it belongs to a topic's queue, or ``None`` if there is none."""
+        item = self.mailbox.take()
+        if item is None:
+            return None
+        channel, held = item
+        channel.dispatch(held)
+        return held[2] is not None
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        """Let Celery's event loop wait for messages."""
+        self.hub = loop
+        loop.add_reader(self.mailbox.fileno(), self._on_messages)
+
+    def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:
+        """Let Celery's event loop wait no more."""
+        loop.remove_reader(self.mailbox.fileno())
+        self.hub = None
+
+    def _on_messages(self) -> None:
+        self.mailbox.drain()
+        try:
+            for _ in range(_AT_ONCE):
+                if self._deliver_next() is None:
+                    return
+        finally:
+            self.mailbox.wake_if_filled()
+
+    def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
+        """Return the URL, with its password only if it is wanted."""
+        return uri if include_password else masked(uri, mask)
+
+
+def _join_celery() -> None:
+    """Let workers synchronize at their start and hear each other, which Celery allows for the transports it knows."""
+    for name, step in (("mingle", "Mingle"), ("gossip", "Gossip")):
+        module = sys.modules.get(f"celery.worker.consumer.{name}")
+        if module is not None:
+            getattr(module, step).compatible_transports.add(DRIVER)

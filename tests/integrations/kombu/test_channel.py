@@ -1,0 +1,274 @@
+"""Kombu's connections, channels, queues and exchanges against a real cluster."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+import pytest
+from kombu import Connection, Consumer, Exchange, Message, Producer, Queue
+from kombu.exceptions import ChannelError, OperationalError
+from tests.helpers.waiting import block_for, wait_for
+from tests.integrations.kombu.conftest import Connect
+
+from cometmq.client import Admin, IllegalMessageError, MessageExt
+from cometmq.client import Message as RocketMessage
+from cometmq.client.dead_letters import Ledger, Selection, read_dead_letters, resend
+from cometmq.testing import SyncCluster
+
+STRANGE = ["a.b", "späß/队列", "with blank", "%41", "x" * 250, "TBW102", "a|b"]
+
+
+class Received:
+    """Collects what a consumer gets."""
+
+    def __init__(self, *, ack: bool = True) -> None:
+        self.messages: list[Message] = []
+        self._ack = ack
+
+    def __call__(self, _body: Any, message: Message) -> None:
+        self.messages.append(message)
+        if self._ack:
+            message.ack()
+
+    @property
+    def bodies(self) -> list[Any]:
+        return [message.payload for message in self.messages]
+
+
+def drain(connection: Connection, received: Received, count: int) -> None:
+    while len(received.messages) < count:
+        connection.drain_events(timeout=10)
+
+
+def nothing_comes(connection: Connection, timeout: float = 0.2) -> None:
+    with pytest.raises(socket.timeout):
+        connection.drain_events(timeout=timeout)
+
+
+@pytest.mark.parametrize("strange", STRANGE)
+def test_queues_with_any_name(connect: Connect, strange: str) -> None:
+    with connect().SimpleQueue(strange) as sender:
+        sender.put({"n": 1})
+    with connect().SimpleQueue(strange) as receiver:
+        message = receiver.get(timeout=10)
+        assert message.payload == {"n": 1}
+        assert message.delivery_info["routing_key"] == strange
+        message.ack()
+
+
+def test_the_most_urgent_message_comes_first(connection: Connection, name: str) -> None:
+    with connection.SimpleQueue(name) as queue:
+        for priority in (0, 9, 5, None, 3):
+            queue.put(priority, priority=priority)
+        assert [queue.get(timeout=10).payload for _ in range(5)] == [9, 5, 3, 0, None]
+
+
+def test_no_more_is_received_than_the_prefetch_limit_allows(connect: Connect, name: str) -> None:
+    first, second = connect(), connect()
+    received, others = Received(ack=False), Received(ack=False)
+    queue = Queue(name, routing_key=name)
+    with first.channel() as channel, second.channel() as other:
+        queue(channel).declare()
+        for number in range(6):
+            Producer(channel).publish(number, routing_key=name)
+        with Consumer(channel, [queue], callbacks=[received], prefetch_count=2):
+            drain(first, received, 2)
+            nothing_comes(first)
+            with Consumer(other, [queue], callbacks=[others], prefetch_count=9):
+                drain(second, others, 4)
+                received.messages[0].ack()
+                nothing_comes(first)
+    assert sorted(received.bodies + others.bodies) == [0, 1, 2, 3, 4, 5]
+
+
+def test_what_a_closed_channel_held_comes_again_at_once(connect: Connect, name: str) -> None:
+    first = connect()
+    with first.channel() as channel:
+        received = Received(ack=False)
+        queue = Queue(name, routing_key=name)(channel)
+        queue.declare()
+        for number in range(3):
+            Producer(channel).publish(number, routing_key=name)
+        with Consumer(channel, [queue], callbacks=[received], prefetch_count=3):
+            drain(first, received, 3)
+        received.messages[0].ack()
+    with connect().SimpleQueue(name) as again:
+        found = [again.get(timeout=10) for _ in range(2)]
+        assert sorted(message.payload for message in found) == [1, 2]
+        assert [message.delivery_info["redelivered"] for message in found] == [True, True]
+
+
+def test_an_acknowledged_message_does_not_come_again_and_a_requeued_one_does(connection: Connection, name: str) -> None:
+    with connection.SimpleQueue(name) as queue:
+        queue.put("first")
+        queue.get_nowait().ack()
+        with pytest.raises(Empty):
+            queue.get_nowait()
+        queue.put("second")
+        first = queue.get_nowait()
+        first.requeue()
+        second = queue.get_nowait()
+        assert (second.payload, second.delivery_tag != first.delivery_tag) == ("second", True)
+        second.ack()
+        with pytest.raises(Empty):
+            queue.get_nowait()
+
+
+async def dead_letters(namesrv: str, topic: str) -> list[MessageExt]:
+    async with Admin(namesrv) as admin:
+        return [letter async for letter in read_dead_letters(admin, "celery", Selection(origin_topic=topic))]
+
+
+async def send_again(namesrv: str, topic: str, ledger: Path) -> None:
+    async with Admin(namesrv) as admin:
+        with Ledger(ledger) as opened:
+            letters = read_dead_letters(admin, "celery", Selection(origin_topic=topic))
+            await resend(admin, letters, opened, lambda *_: None)
+
+
+def test_a_rejected_message_is_a_dead_letter_that_can_be_sent_again(
+    cluster: SyncCluster, connection: Connection, name: str, tmp_path: Path
+) -> None:
+    namesrv = cluster.namesrv_address
+    with connection.SimpleQueue(name) as queue:
+        queue.put({"n": 1}, priority=4)
+        queue.get(timeout=10).reject()
+        wait_for(lambda: cluster.call(dead_letters(namesrv, name)), "a dead letter")
+        cluster.call(send_again(namesrv, name, tmp_path / "ledger"))
+        again = queue.get(timeout=10)
+        assert (again.payload, again.properties["priority"]) == ({"n": 1}, 4)
+        again.ack()
+
+
+def test_messages_of_strangers_are_dead_letters(cluster: SyncCluster, connection: Connection, name: str) -> None:
+    with connection.SimpleQueue(name) as queue:
+        queue.put("ours")
+        cluster.send(RocketMessage(name, b"theirs", priority=9))
+        assert queue.get(timeout=10).payload == "ours"
+    namesrv = cluster.namesrv_address
+    wait_for(lambda: cluster.call(dead_letters(namesrv, name)), "a dead letter")
+    assert [letter.body for letter in cluster.call(dead_letters(namesrv, name))] == [b"theirs"]
+
+
+def test_a_message_that_is_delivered_too_often_is_a_dead_letter(
+    cluster: SyncCluster, connect: Connect, name: str
+) -> None:
+    with connect(max_deliveries=3).SimpleQueue(name) as queue:
+        queue.put("poison")
+        for _ in range(3):
+            queue.get(timeout=10).requeue()
+        queue.put("next")
+        assert queue.get(timeout=10).payload == "next"
+    wait_for(lambda: cluster.call(dead_letters(cluster.namesrv_address, name)), "a dead letter")
+
+
+def test_counting_purging_and_deleting(connect: Connect, name: str) -> None:
+    connection = connect()
+    with connection.channel() as channel:
+        queue = Queue(name, routing_key=name)(channel)
+        with pytest.raises(ChannelError, match="no queue"):
+            queue.queue_declare(passive=True)
+        queue.declare()
+        for number in range(5):
+            Producer(channel).publish(number, routing_key=name, priority=number)
+        assert queue.queue_declare(passive=True).message_count == 5
+        queue.get().requeue()
+        assert queue.purge() == 5
+        assert queue.get() is None
+        assert queue.queue_declare(passive=True).message_count == 0
+        Producer(channel).publish("later", routing_key=name)
+        assert queue.get(no_ack=True).payload == "later"
+        queue.delete()
+        with pytest.raises(ChannelError, match="no queue"):
+            queue.queue_declare(passive=True)
+
+
+def test_a_message_lives_as_long_as_its_expiration(connection: Connection, name: str) -> None:
+    with connection.SimpleQueue(name) as queue:
+        queue.put("short", expiration=0.001)
+        queue.put("long", expiration=60)
+        block_for(0.05)
+        assert queue.get(timeout=10).payload == "long"
+
+
+@pytest.mark.parametrize(
+    ("kind", "bound", "keys"), [("direct", "a.b", {"a.b"}), ("topic", "a.*", {"a.b", "a.c"}), ("topic", "#.b", {"a.b"})]
+)
+def test_bindings_are_those_of_all_processes(
+    connect: Connect, name: str, kind: str, bound: str, keys: set[str]
+) -> None:
+    exchange = Exchange(f"{name}.exchange", kind)
+    with connect().channel() as receiving, connect().channel() as sending:
+        queue = Queue(name, exchange, routing_key=bound)(receiving)
+        queue.declare()
+        exchange(sending).declare()
+        for key in ("a.b", "a.c", "b"):
+            Producer(sending, exchange).publish(key, routing_key=key)
+        found = set()
+        while (message := queue.get(no_ack=True)) is not None:
+            found.add(message.payload)
+        assert found == keys
+        queue.unbind_from(exchange, routing_key=bound)
+    with connect().channel() as later:
+        exchange(later).declare()
+        Producer(later, exchange).publish("a.b", routing_key="a.b")
+        assert Queue(name)(later).get() is None
+
+
+def test_each_process_gets_each_message_of_a_fanout_exchange(connect: Connect, name: str) -> None:
+    exchange = Exchange(f"{name}.exchange", "fanout")
+    connections = [connect() for _ in range(3)]
+    received = [Received() for _ in connections]
+    with connect().channel() as sending:
+        exchange(sending).declare()
+        Producer(sending, exchange).publish("before anybody listens")
+        for connection, into in zip(connections, received, strict=True):
+            queue = Queue(f"{name}.{id(into)}", exchange, auto_delete=True)
+            Consumer(connection.channel(), [queue], callbacks=[into]).consume()
+        for number in range(3):
+            Producer(sending, exchange).publish(number)
+    for connection, into in zip(connections, received, strict=True):
+        drain(connection, into, 3)
+        nothing_comes(connection, 0.05)
+        assert into.bodies == [0, 1, 2]
+
+
+async def topics_of(namesrv: str) -> set[str]:
+    async with Admin(namesrv) as admin:
+        return set(await admin.topics())
+
+
+def test_replies_leave_nothing_behind(cluster: SyncCluster, connect: Connect) -> None:
+    asking, answering = connect(), connect()
+    exchange = Exchange("reply.test", "direct")
+    before: set[str] = set()
+    with asking.channel() as channel, answering.channel() as other:
+        for number in range(5):
+            queue = Queue(f"reply-{number}", exchange, f"key-{number}", exclusive=True, auto_delete=True)(channel)
+            queue.declare()
+            Producer(other, exchange).publish(number, routing_key=f"key-{number}", declare=[exchange])
+            Producer(other, exchange).publish("another", routing_key="another")
+            wait_for(lambda: (message := queue.get()) and message.payload == number, "a reply")  # noqa: B023
+            queue.delete()
+            topics = cluster.call(topics_of(cluster.namesrv_address))
+            before = before or topics
+            assert topics == before
+
+
+def test_a_message_that_is_too_large_is_not_sent(connection: Connection, name: str) -> None:
+    with connection.SimpleQueue(name) as queue:
+        with pytest.raises(IllegalMessageError, match="exceeds the limit of 4194304"):
+            queue.put("x" * 10_000_000)
+        with pytest.raises(Empty):
+            queue.get_nowait()
+
+
+def test_without_a_nameserver_the_error_says_so() -> None:
+    with (
+        Connection("cometmq://127.0.0.1:1") as connection,
+        pytest.raises(OperationalError, match=r"127\.0\.0\.1:1"),
+    ):
+        connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
