@@ -25,7 +25,7 @@ from cometmq.client import (
 )
 from cometmq.remoting.bodies import SubscriptionGroupConfig
 from cometmq.remoting.codes import RequestCode
-from cometmq.testing import Cluster, VirtualClock
+from cometmq.testing import Cluster, VirtualClock, settle
 
 
 async def send(cluster: Cluster, topic: str, *bodies: str, **fields: Any) -> None:
@@ -156,6 +156,36 @@ async def test_a_rejected_message_is_a_dead_letter_at_once(timed: Cluster, clock
         assert await dead_letters(timed) == ["m"]
         await clock.run_for(100)
         assert await reader.receive(wait_s=0) == []
+
+
+async def test_a_dead_letter_of_a_message_that_came_again_names_its_own_topic(
+    timed: Cluster, clock: VirtualClock
+) -> None:
+    await send(timed, "a", "m")
+    async with consumer(timed) as reader, PullConsumer("tools", instance=timed.client_instance()) as tools:
+        (message,) = await reader.receive(wait_s=0)
+        await reader.change_invisible(message, 0)
+        await clock.run_for(1)
+        (again,) = await reader.receive(wait_s=0)
+        await reader.reject(again)
+        (queue,) = await tools.queues("%DLQ%workers")
+        (letter,) = (await tools.pull(queue, 0)).messages
+        assert letter.properties["RETRY_TOPIC"] == "a"
+
+
+async def test_others_receive_the_messages_of_a_consumer_that_has_died(timed: Cluster, clock: VirtualClock) -> None:
+    await send(timed, "a", "m")
+    async with consumer(timed) as other:
+        for gives_back, found in ((False, []), (True, ["m"])):
+            dead = consumer(timed, gives_back_when_gone=gives_back, invisible_s=10)
+            await dead.start()
+            assert bodies(await dead.receive(wait_s=0)) == ["m"]
+            await dead.instance.remoting.close()
+            await settle()
+            await clock.run_for(1)
+            assert bodies(await other.receive(wait_s=0)) == found
+            await dead.close()
+            await clock.run_for(10)
 
 
 async def dead_letters(cluster: Cluster) -> list[str]:

@@ -21,6 +21,7 @@ from cometmq.broker.turn.answers import OneAnswer
 from cometmq.broker.turn.inner_message import InnerMessage, Stored, next_attempt
 from cometmq.broker.turn.targets import RefusedError, existing_queue
 from cometmq.message.names import DLQ_PREFIX, PERM_WRITE, retry_topic
+from cometmq.message.pop_info import original_topic
 from cometmq.message.properties import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC, WAIT, join_properties
 from cometmq.message.record import RecordError, StoredRecord, decode_record
 from cometmq.message.sysflag import TOPIC_UNIT_SUB
@@ -175,13 +176,13 @@ class SendBackProcessor:
         if self._failed.is_dead(record.reconsume_times, header.group, asked, version) or header.delay_level < 0:
             dead = self._failed.dead_letter_topic(header.group).topic_name
             self._targets.require_saved(dead)
-            return _failed_copy(record, dead, queue_id=0, level=0)
+            return _failed_copy(record, dead, header.group, queue_id=0, level=0)
         self._targets.require_saved(topic.topic_name)
         group = self._groups.get(header.group)
         assert group is not None
         level = header.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times
         queue_id = existing_queue(topic, random.randrange(group.retry_queue_nums))
-        message = _failed_copy(record, topic.topic_name, queue_id=queue_id, level=level)
+        message = _failed_copy(record, topic.topic_name, header.group, queue_id=queue_id, level=level)
         return self._schedule.park(message, level) if level > 0 else message
 
     def _record(self, offset: int) -> StoredRecord:
@@ -199,13 +200,13 @@ class SendBackProcessor:
         return RefusedError(ResponseCode.SYSTEM_ERROR, not_found(f"look message by offset failed, {offset}"))
 
 
-def _failed_copy(record: StoredRecord, topic: str, *, queue_id: int, level: int) -> InnerMessage:
+def _failed_copy(record: StoredRecord, topic: str, group: str, *, queue_id: int, level: int) -> InnerMessage:
     """Return a copy of a failed message, ready to be stored again.
 
     Body and flags are unchanged; RETRY_TOPIC and ORIGIN_MESSAGE_ID contain the original topic and message ID.
     """
     properties = dict(record.properties)
-    properties.setdefault(RETRY_TOPIC, record.topic)
+    properties.setdefault(RETRY_TOPIC, original_topic(record.topic, group))
     properties.setdefault(ORIGIN_MESSAGE_ID, record.msg_id)
     properties[WAIT] = "false"
     properties[DELAY] = str(level)

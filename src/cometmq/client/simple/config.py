@@ -29,6 +29,10 @@ class SimpleConsumerConfig:
     """Number of seconds for which a message stays invisible while it is neither acknowledged nor given back: its
     invisible time is renewed in the background. 0 means that it is not renewed.
     """
+    gives_back_when_gone: bool = False
+    """If true, CometMQ's brokers give the messages of a consumer whose connections have closed to others within a
+    second, also before their invisible time is over; Apache's brokers ignore this.
+    """
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
     """The place at which a new group starts to read: the first or the last offset of each queue."""
     error_delay_s: float = 1.0

@@ -118,6 +118,7 @@ class SimpleRequests:
             init_mode=self._init_mode,
             exp_type=data.expression_type,
             exp=data.sub_string,
+            owner=self.instance.client_id if self.config.gives_back_when_gone else None,
         )
         answer = await self._ask(place, RequestCode.POP_MESSAGE, header, poll_ms)
         if answer.code in _NOTHING:
