@@ -2,7 +2,8 @@
 
     python -m benchmarks.turn_cost [--messages 200000] [--only 16]
 
-Brokers without anything, with ACL 1.0 and 200 accounts, and with metrics take the same turns. One JSON
+Brokers without anything, with ACL 1.0 and 200 accounts, and with metrics take the same turns. Two more take messages
+of lite topics: of 1,000 lite topics, and each of a new one. One JSON
 line a case: the processor time of a message in a quick turn (the tenth percentile), so other processes matter
 little. ``COMETMQ_CORE=python`` measures the broker without the compiled core, ``PYTHONPATH`` another version.
 """
@@ -24,6 +25,8 @@ from tests.broker.turn.side_by_side import Transport
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.controller import Broker
 from cometmq.core import PATH
+from cometmq.message.names import MESSAGE_TYPE
+from cometmq.remoting.bodies import TopicConfig
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.server_connection import ServerConnection
@@ -31,7 +34,9 @@ from cometmq.remoting.signing import Credentials
 
 TURNS: Final = {"1 x 1": (1, 1), "64 x 1": (64, 1), "16 x 32": (16, 32)}
 """Connections, and sends in flight on each."""
-KINDS: Final = ("plain", "ACL 1.0", "metrics")
+LITE, NEW_LITE = "lite", "new lite"
+KINDS: Final = ("plain", "ACL 1.0", "metrics", LITE, NEW_LITE)
+LITES: Final = 1_000
 ACCOUNTS: Final = 200
 ACCOUNT: Final = Credentials("account-100", "secret-of-account-100")
 BODY: Final = b"b" * 128
@@ -43,11 +48,13 @@ WARM: Final = 0.1
 """Share of the turns that does not count."""
 
 
-def send(number: int, *, signs: bool) -> bytes:
-    """A send as `mqload` writes it."""
+def send(number: int, *, signs: bool, lite: str = "") -> bytes:
+    """A send as `mqload` writes it, to a lite topic if one is named."""
     properties = (
         f"KEYS\x01k{number:010x}\x02UNIQ_KEY\x017F000001{number:024X}\x02WAIT\x01true\x02TAGS\x01Tag{number % 5}"
     )
+    if lite:
+        properties += f"\x02__LITE_TOPIC\x01{lite}"
     values = ("producer", "Load", "TBW102", "4", str(number % 4), "0", "1700000000000", "0", properties, "0", "false")
     fields = {**dict(zip("abcdefghijk", values, strict=True)), "m": "false"}
     command = RemotingCommand(RequestCode.SEND_MESSAGE_V2, number, 0, "JAVA", ext_fields=fields, body=BODY)
@@ -86,10 +93,19 @@ class Turns:
         self._transports: list[Transport] = []
         self._bytes: list[bytes] = []
         self._at = 0
+        self._window = 0
 
     async def start(self) -> None:
         """Start the broker; this process ends its turns."""
         await self.broker.start()
+        lites = {MESSAGE_TYPE: "LITE"} if self.kind in (LITE, NEW_LITE) else None
+        topic = TopicConfig(topic_name="Load", read_queue_nums=4, write_queue_nums=4, perm=6, attributes=lites)
+        self.broker.topics.put(topic)
+        written = asyncio.Event()
+        writer = self.broker._tables._writer
+        assert writer is not None
+        writer.when_written(lambda _: written.set())
+        await written.wait()
         self.broker.server.schedule_round = lambda: None  # type: ignore[method-assign]
 
     def prepare(self, connections: int, window: int) -> None:
@@ -99,12 +115,21 @@ class Turns:
             connection = ServerConnection(self.broker.server)
             connection.connection_made(self._transports[-1])  # type: ignore[arg-type]
             self._connections.append(connection)
-        frames = [send(number, signs=self._signs) for number in range(FRAMES_KEPT)]
+        self._window = window
+        lites = [f"session-{number % LITES:08d}" if self.kind == LITE else "" for number in range(FRAMES_KEPT)]
+        frames = [send(number, signs=self._signs, lite=lites[number]) for number in range(FRAMES_KEPT)]
         self._bytes = [b"".join(frames[at : at + window]) for at in range(0, FRAMES_KEPT, window)]
+
+    def _sends(self, at: int) -> bytes:
+        """The frames of one connection and turn."""
+        if self.kind != NEW_LITE:
+            return self._bytes[at % len(self._bytes)]
+        numbers = range(at * self._window, (at + 1) * self._window)
+        return b"".join(send(number, signs=False, lite=f"w{self._window}-{number:08d}") for number in numbers)
 
     async def turn(self, connections: int) -> float:
         """Send once on each connection; return the processor seconds of the turn."""
-        given = [self._bytes[(self._at + number) % len(self._bytes)] for number in range(connections)]
+        given = [self._sends(self._at + number) for number in range(connections)]
         self._at += connections
         server = self.broker.server
         began = time.thread_time()
@@ -146,7 +171,7 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=200_000, help="of each case and broker")
     parser.add_argument("--only", default="", help="turns whose name contains this")
-    parser.add_argument("--broker", default="", help="brokers whose name contains this: plain, ACL 1.0, metrics")
+    parser.add_argument("--broker", default="", help=f"brokers whose name contains this: {', '.join(KINDS)}")
     chosen = parser.parse_args()
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory(prefix="cometmq-bench-") as directory:

@@ -39,9 +39,9 @@ class _Answer(msgspec.Struct):
 
 
 def request(code: RequestCode, body: bytes = b"", **fields: str) -> bytes:
-    """One frame."""
+    """One frame, as clients write it."""
     head = {"code": code, "extFields": fields, "language": "JAVA", "version": 397, "opaque": 1, "flag": 0}
-    header = json.dumps(head).encode()
+    header = json.dumps(head, separators=(",", ":")).encode()
     return struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body
 
 

@@ -12,6 +12,7 @@ mod batches;
 mod call_constants;
 mod headers;
 mod index;
+mod lite_index;
 mod log_scan;
 mod messages;
 mod open_batch;
@@ -38,6 +39,7 @@ fn cometmq_core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<account::Account>()?;
     module.add_class::<account::Key>()?;
     module.add_class::<headers::HpackDecoder>()?;
+    module.add_class::<lite_index::LiteIndex>()?;
     module.add_class::<log_scan::LogScan>()?;
     module.add_class::<plain_calls::PlainCalls>()?;
     module.add_class::<received::ReceivedMessages>()?;

@@ -1,5 +1,6 @@
 //! The batch of a turn: records one behind the other, and what follows from them.
 
+use crate::lite_index::LiteIndex;
 use cometmq_codec::constants::{BORNHOST_V6, IPV6_HOST_BYTES, MIN_RECORD_BYTES, STOREHOST_V6};
 use cometmq_codec::hash::java_hash;
 use cometmq_codec::record::Record;
@@ -23,6 +24,8 @@ pub struct Topic {
     pub queues: HashMap<i32, usize>,
     /// What calls of gRPC need, if they are taken for this topic.
     pub calls: Option<CallsOfTopic>,
+    /// Its lite topics, if it may have any.
+    pub lite: Option<LiteParent>,
     pub messages: usize,
     pub size_bytes: usize,
     /// For metrics: sizes of FIFO messages, and of others above `SMALL_BYTES`.
@@ -38,6 +41,7 @@ impl Topic {
             sys_flag,
             queues: HashMap::new(),
             calls: None,
+            lite: None,
             messages: 0,
             size_bytes: 0,
             fifo: Vec::new(),
@@ -45,6 +49,12 @@ impl Topic {
             name_length: name.chars().count(),
         }
     }
+}
+
+/// A parent topic and its lite topics.
+pub struct LiteParent {
+    pub name: Box<str>,
+    pub index: Py<LiteIndex>,
 }
 
 /// What gRPC needs of a topic.
@@ -129,6 +139,10 @@ pub struct Batch {
     pub timestamp: i64,
     /// Half messages that the batch may still take; `None` before the first one.
     pub half_room: Option<usize>,
+    /// Lite topics that the batch may still add; `None` before the first new one.
+    pub lite_room: Option<usize>,
+    /// Indexes of lite topics, and how many messages of them follow one another.
+    pub lites: Vec<(Py<LiteIndex>, usize)>,
     pub last_size: usize,
     pub messages: usize,
     pub records: Vec<u8>,
@@ -256,6 +270,14 @@ impl Batch {
         self.next += size as i64;
         self.last_size = size;
         self.messages += 1;
+    }
+
+    /// Note that the last message is one of a lite topic.
+    pub fn add_lite(&mut self, py: Python<'_>, index: &Py<LiteIndex>) {
+        match self.lites.last_mut() {
+            Some((last, count)) if last.is(index) => *count += 1,
+            _ => self.lites.push((index.clone_ref(py), 1)),
+        }
     }
 
     /// Append the answer to a send of a connection; `write` appends its frame.

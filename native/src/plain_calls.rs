@@ -292,6 +292,9 @@ impl PlainSends {
         let Some(of_topic) = target.calls.as_ref() else {
             return Ok(false);
         };
+        if target.lite.is_some() {
+            return Ok(false);
+        }
         let counter = of_topic.counter.clone_ref(py).into_bound(py);
         let number: u64 = counter.get_item(0)?.extract()?;
         let queue_id = (number % of_topic.queues) as i32;

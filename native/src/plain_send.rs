@@ -4,6 +4,7 @@
 //! before it is put.
 
 use crate::account::Account;
+use crate::lite_index::LiteIndex;
 use crate::open_batch::{Message, Slot};
 use crate::sends_state::{InnerQueue, PlainSends};
 use crate::transactions::TRANSACTION;
@@ -54,6 +55,17 @@ pub struct Plan<'a> {
     sys_flag: i32,
     place: InnerQueue,
     queue_id: i32,
+    /// True for a message of a lite topic.
+    is_lite: bool,
+}
+
+/// The place of a message in its lite topic.
+struct LitePlace {
+    index: Py<LiteIndex>,
+    /// The number of the lite topic; None for a new one.
+    number: Option<i32>,
+    /// What is stored behind the properties of the message.
+    tail: Vec<u8>,
 }
 
 impl<'a> Plan<'a> {
@@ -84,7 +96,12 @@ impl<'a> Plan<'a> {
         matches!(&self.content, Content::One(piece) if piece.properties.is_half)
     }
 
-    fn message(&self, piece: &Piece<'a>, born_host: &'a [u8]) -> Message<'a> {
+    fn message(
+        &self,
+        piece: &Piece<'a>,
+        properties_length: usize,
+        born_host: &'a [u8],
+    ) -> Message<'a> {
         let fields = &self.request.fields;
         Message {
             body: piece.body,
@@ -95,9 +112,10 @@ impl<'a> Plan<'a> {
             born_host,
             reconsume_times: fields.reconsume_times,
             prepared_transaction_offset: 0,
-            properties_length: piece.properties_length,
+            properties_length,
             tags_code: piece.properties.tags_code,
-            is_sharded: piece.properties.is_sharded && !self.is_batch() && !self.is_half(),
+            is_sharded: piece.properties.is_sharded
+                && !(self.is_batch() || self.is_half() || self.is_lite),
         }
     }
 }
@@ -140,9 +158,10 @@ impl PlainSends {
                 queue: queue_number,
             },
             queue_id: fields.queue_id,
+            is_lite: topic.lite.is_some() && properties.is_lite(),
         };
         if request.code == SEND_BATCH_MESSAGE {
-            if !room.takes_batches {
+            if !room.takes_batches || topic.lite.is_some() {
                 return None;
             }
             self.plan_batch(&mut plan, &properties)?;
@@ -166,6 +185,17 @@ impl PlainSends {
         }
         let properties_length = properties.stored_length(plan.tail.as_ref().unwrap_or(&self.tail));
         let body = plan.found.body;
+        if plan.is_lite {
+            let length =
+                properties.own_length() + properties.lite_tail_most(&self.tail, fields.topic());
+            if properties.is_half
+                || properties.is_odd_lite(fields.properties())
+                || length > most
+                || body.len() + length > self.max_stored_bytes
+            {
+                return None;
+            }
+        }
         if properties_length > most || body.len() + properties_length > self.max_stored_bytes {
             return None;
         }
@@ -244,6 +274,14 @@ impl PlainSends {
         if !self.batch.is_open && !self.open_batch(py)? {
             return Ok(0);
         }
+        let pieces = plan.pieces();
+        let lite = match pieces.first() {
+            Some(piece) if plan.is_lite => match self.lite_place(py, place, &piece.properties)? {
+                Some(found) => Some(found),
+                None => return Ok(0),
+            },
+            _ => None,
+        };
         let batch = &mut self.batch;
         let (Some(topic), Some(queue)) = (
             self.topics[place.topic].as_mut(),
@@ -251,11 +289,14 @@ impl PlainSends {
         ) else {
             return Ok(0);
         };
-        let pieces = plan.pieces();
+        let length = |piece: &Piece<'_>| match &lite {
+            Some(lite) => piece.properties.stored_length(&lite.tail),
+            None => piece.properties_length,
+        };
         let size = pieces
             .iter()
             .map(|piece| {
-                plan.message(piece, sender.peer)
+                plan.message(piece, length(piece), sender.peer)
                     .size(queue, batch, &self.store_host)
             })
             .sum();
@@ -283,7 +324,23 @@ impl PlainSends {
         if plan.is_half() {
             batch.half_room = batch.half_room.map(|room| room.saturating_sub(1));
         }
-        let tail = plan.tail.as_ref().unwrap_or(&self.tail);
+        let mut tail = plan.tail.as_ref().unwrap_or(&self.tail);
+        if let (Some(lite), Some(piece)) = (&lite, pieces.first()) {
+            tail = &lite.tail;
+            let mut held = lite.index.bind(py).borrow_mut();
+            let index = &mut held.index;
+            let number = match lite.number {
+                Some(number) => Some(number),
+                None => {
+                    batch.lite_room = batch.lite_room.map(|room| room.saturating_sub(1));
+                    index.add(piece.properties.lite_topic.as_bytes(), 0)
+                }
+            };
+            if let Some(number) = number {
+                index.append(number, batch.next);
+                batch.add_lite(py, &lite.index);
+            }
+        }
         batch.offsets.clear();
         for (number, piece) in pieces.iter().enumerate() {
             batch.offsets.push(batch.next);
@@ -296,7 +353,7 @@ impl PlainSends {
             };
             batch.append(
                 slot,
-                &plan.message(piece, sender.peer),
+                &plan.message(piece, length(piece), sender.peer),
                 &self.store_host,
                 |out| piece.properties.store(tail, out),
                 self.is_indexed
@@ -323,5 +380,42 @@ impl PlainSends {
             batch.offsets = offsets;
         }
         Ok(pieces.len())
+    }
+
+    /// Find the place of a message in its lite topic; `None` when there may be no more lite topics.
+    fn lite_place(
+        &mut self,
+        py: Python<'_>,
+        place: InnerQueue,
+        properties: &Properties<'_>,
+    ) -> PyResult<Option<LitePlace>> {
+        let Some(parent) = self.topics[place.topic]
+            .as_ref()
+            .and_then(|topic| topic.lite.as_ref())
+        else {
+            return Ok(None);
+        };
+        let (number, offset) = {
+            let held = parent.index.bind(py).try_borrow()?;
+            let index = &held.index;
+            let number = index.names.find(properties.lite_topic.as_bytes());
+            (number, number.map_or(0, |number| index.extent(number).1))
+        };
+        if number.is_none() {
+            let room = match (self.batch.lite_room, &self.lite_room) {
+                (Some(room), _) => room,
+                (None, Some(ask)) => ask.call0(py)?.extract(py)?,
+                (None, None) => 0,
+            };
+            self.batch.lite_room = Some(room);
+            if room == 0 {
+                return Ok(None);
+            }
+        }
+        Ok(Some(LitePlace {
+            index: parent.index.clone_ref(py),
+            number,
+            tail: properties.lite_tail(&self.tail, &parent.name, offset),
+        }))
     }
 }

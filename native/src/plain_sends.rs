@@ -6,7 +6,8 @@
 //! of the batch, so that each queue's next offset is read once.
 
 use crate::account::Account;
-use crate::open_batch::{Batch, Queue, Topic, OPAQUE_BYTES};
+use crate::lite_index::LiteIndex;
+use crate::open_batch::{Batch, LiteParent, Queue, Topic, OPAQUE_BYTES};
 use crate::plain_send::{Plan, Room, Sender};
 use crate::sends_state::{insert, Inner, PlainSends, Transactions};
 use cometmq_codec::answer::{Answers, JsonParts};
@@ -91,6 +92,7 @@ impl PlainSends {
             free_queues: Vec::new(),
             batch: Batch::default(),
             transactions: None,
+            lite_room: None,
             taken: 0,
         })
     }
@@ -98,6 +100,7 @@ impl PlainSends {
     /// For the garbage collector: a broker and its batch know each other.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.open)?;
+        visit.call(&self.lite_room)?;
         for topic in self.topics.iter().flatten() {
             visit.call(&topic.target)?;
             if let Some(calls) = &topic.calls {
@@ -120,6 +123,7 @@ impl PlainSends {
 
     fn __clear__(&mut self) {
         self.open = None;
+        self.lite_room = None;
         self.names.clear();
         self.topics.clear();
         self.queues.clear();
@@ -195,6 +199,18 @@ impl PlainSends {
             room,
         });
         Ok(())
+    }
+
+    /// Take messages of a topic's lite topics, too, from now on.
+    ///
+    /// :param room: called before the first new lite topic of a batch; returns how many may be added.
+    fn add_lite(&mut self, topic: &str, index: Py<LiteIndex>, room: Py<PyAny>) {
+        let found = self.names.get(topic).copied();
+        if let Some(known) = found.and_then(|at| self.topics[at].as_mut()) {
+            let name = topic.into();
+            known.lite = Some(LiteParent { name, index });
+            self.lite_room = Some(room);
+        }
     }
 
     /// Leave the messages of a topic to Python. No batch may be open.
@@ -276,7 +292,7 @@ impl PlainSends {
     /// ``(records, next log offset, size of the last record, messages, [(queue, messages, units)], [(target, messages,
     /// bytes, None or (sizes of large messages, sizes of FIFO messages))], index hashes, index offsets, [(connection, answers, opaques,
     /// requests, bytes of bodies)], [(connection, opaque, is binary, is oneway, queue offset of the half message, is
-    /// committed)], answers to batches)``
+    /// committed)], answers to batches, [(index, messages of lite topics)])``
     fn settle<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let batch = &mut self.batch;
         batch.is_open = false;
@@ -376,6 +392,7 @@ impl PlainSends {
             answers,
             ends,
             std::mem::take(&mut batch.answered_batches),
+            std::mem::take(&mut batch.lites),
         );
         batch.records.clear();
         batch.records.shrink_to(KEPT_BYTES);

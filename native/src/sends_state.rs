@@ -35,6 +35,8 @@ pub struct PlainSends {
     pub(crate) free_queues: Vec<usize>,
     pub(crate) batch: Batch,
     pub(crate) transactions: Option<Transactions>,
+    /// Called before the first new lite topic of a batch; gives how many may be added.
+    pub(crate) lite_room: Option<Py<PyAny>>,
     pub(crate) taken: usize,
 }
 
@@ -120,6 +122,7 @@ impl PlainSends {
             self.batch.limit = limit;
             self.batch.timestamp = timestamp;
             self.batch.half_room = None;
+            self.batch.lite_room = None;
             self.batch.is_open = true;
         }
         Ok(place.is_some())

@@ -64,8 +64,11 @@ impl PlainSends {
             return Ok(0);
         }
         let real = self.names.get(properties.topic).and_then(|&topic| {
-            let queues = &self.topics[topic].as_ref()?.queues;
-            let queue = *queues.get(&properties.queue_id)?;
+            let known = self.topics[topic].as_ref()?;
+            if known.lite.is_some() {
+                return None; // it may get a place in a lite topic
+            }
+            let queue = *known.queues.get(&properties.queue_id)?;
             Some(InnerQueue { topic, queue })
         });
         let Some(real) = real else { return Ok(0) };

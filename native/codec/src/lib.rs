@@ -17,6 +17,8 @@ pub mod huffman;
 pub mod index;
 pub mod json;
 pub mod layout;
+pub mod lite_index;
+pub mod lite_names;
 pub mod properties;
 pub mod property_columns;
 pub mod protobuf;

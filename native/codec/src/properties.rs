@@ -11,10 +11,11 @@ const NAME_END: char = '\u{1}';
 const PIECE_END: char = SEPARATOR;
 /// The life time of a message in milliseconds.
 const TTL: &str = "COMETMQ_TTL_MS";
+const EXPIRES: &str = "COMETMQ_EXPIRES_MS";
 /// Properties that ask to park a message before its delivery, and those of its life time: left to Python.
 const DETOURS: [&str; 6] = [
     TTL,
-    "COMETMQ_EXPIRES_MS",
+    EXPIRES,
     "DELAY",
     "TIMER_DELAY_SEC",
     "TIMER_DELAY_MS",
@@ -47,7 +48,21 @@ pub struct Properties<'a> {
     pub waits: bool,
     /// TRAN_MSG asks for a half message.
     pub is_half: bool,
+    /// The lite topic; empty if there is none.
+    pub lite_topic: &'a str,
+    /// The property of the lite topic comes twice.
+    has_lite_topics: bool,
 }
+
+/// The property that names the lite topic of a message.
+const LITE_TOPIC: &str = "__LITE_TOPIC";
+/// Names of the properties of a message's place in its lite topic begin so.
+const PLACE: &str = "INNER_MULTI_";
+const LITE_QUEUE: &str = "INNER_MULTI_DISPATCH\u{1}%LMQ%$";
+const LITE_OFFSET: &str = "INNER_MULTI_QUEUE_OFFSET\u{1}";
+/// The most bytes of a lite topic's name, and of its offset.
+const MOST_NAME: usize = 64;
+const MOST_OFFSET: usize = 20;
 
 impl<'a> Properties<'a> {
     /// Read them; `None` when they ask for a detour but that of a half message, have a priority, or are not in the order
@@ -58,6 +73,8 @@ impl<'a> Properties<'a> {
         let mut is_sharded = false;
         let mut wait_at: Option<(usize, usize)> = None;
         let (mut is_half, mut is_odd_half) = (false, false);
+        let mut lite_topic: Option<&str> = None;
+        let mut has_lite_topics = false;
         let mut at = 0;
         while at < text.len() {
             let (name, value) = piece(&text[at..]);
@@ -75,6 +92,10 @@ impl<'a> Properties<'a> {
                     wait_at = Some((at, piece_end));
                 }
                 "__SHARDINGKEY" => is_sharded = true,
+                LITE_TOPIC => {
+                    has_lite_topics |= lite_topic.is_some();
+                    lite_topic = Some(value);
+                }
                 "CLUSTER" | "" => return None,
                 PRIORITY if !value.is_empty() => return None,
                 "TRAN_MSG" if !value.is_empty() => {
@@ -117,7 +138,50 @@ impl<'a> Properties<'a> {
             wait,
             waits: wait != "false",
             is_half,
+            lite_topic: lite_topic.unwrap_or(""),
+            has_lite_topics,
         })
+    }
+
+    /// True when the message may belong to a lite topic.
+    pub fn is_lite(&self) -> bool {
+        self.has_lite_topics || !self.lite_topic.is_empty()
+    }
+
+    /// True when Python gives the message its place in a lite topic of that parent topic: its name is unusual, its
+    /// properties name a place or the end of its life, or they may become too long.
+    pub fn is_odd_lite(&self, text: &str) -> bool {
+        let name = self.lite_topic.as_bytes();
+        self.has_lite_topics
+            || !(1..=MOST_NAME).contains(&name.len())
+            || !name
+                .iter()
+                .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'$' | b','))
+            || text.contains(PLACE)
+            || text.contains(EXPIRES)
+    }
+
+    /// What is stored behind the properties of a message of a lite topic, instead of `tail`.
+    pub fn lite_tail(&self, tail: &[u8], parent: &str, offset: i64) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.lite_tail_most(tail, parent));
+        out.extend_from_slice(tail);
+        let _ = write!(
+            out,
+            "\u{2}{LITE_QUEUE}{parent}${}\u{2}{LITE_OFFSET}{offset}",
+            self.lite_topic
+        ); // a Vec takes every byte
+        out
+    }
+
+    /// The most bytes of `lite_tail`.
+    pub fn lite_tail_most(&self, tail: &[u8], parent: &str) -> usize {
+        tail.len()
+            + LITE_QUEUE.len()
+            + parent.len()
+            + self.lite_topic.len()
+            + LITE_OFFSET.len()
+            + MOST_OFFSET
+            + 3
     }
 
     /// What is stored behind the properties of a half message, which is for that queue, instead of `tail`.
@@ -136,13 +200,17 @@ impl<'a> Properties<'a> {
 
     /// Bytes of the text to store, with `tail` behind it.
     pub fn stored_length(&self, tail: &[u8]) -> usize {
+        self.own_length() + tail.len()
+    }
+
+    /// Bytes of the text to store, without what is behind it.
+    pub fn own_length(&self) -> usize {
         let (before, after) = self.stored;
         [before.len(), after.len()]
             .iter()
             .filter(|length| **length > 0)
             .map(|length| length + 1)
-            .sum::<usize>()
-            + tail.len()
+            .sum()
     }
 
     /// Append the text to store: the pieces and `tail`, separated by `\x02`.
@@ -349,6 +417,29 @@ mod tests {
             "TRAN_MSG\u{1}True\u{2}CLUSTER\u{1}c\u{2}REAL_TOPIC\u{1}T\u{2}REAL_QID\u{1}3\u{2}WAIT\u{1}true"
         );
         assert!(!Properties::read("TRAN_MSG\u{1}").unwrap().is_half);
+    }
+
+    #[test]
+    fn a_message_of_a_lite_topic_names_its_place_behind_all() {
+        let text = "__LITE_TOPIC\u{1}a-1\u{2}WAIT\u{1}true\u{2}b\u{1}c\u{2}";
+        let read = Properties::read(text).unwrap();
+        assert!(!read.is_odd_lite(text));
+        let tail = read.lite_tail(b"CLUSTER\x01c", "P", 77);
+        assert_eq!(
+            String::from_utf8(tail.clone()).unwrap(),
+            "CLUSTER\u{1}c\u{2}INNER_MULTI_DISPATCH\u{1}%LMQ%$P$a-1\u{2}INNER_MULTI_QUEUE_OFFSET\u{1}77"
+        );
+        assert_eq!(read.lite_tail_most(b"CLUSTER\x01c", "P"), tail.len() + 18);
+        for odd in [
+            "__LITE_TOPIC\u{1}a b",
+            "__LITE_TOPIC\u{1}a$b",
+            "__LITE_TOPIC\u{1}\u{fc}",
+            "__LITE_TOPIC\u{1}a\u{2}__LITE_TOPIC\u{1}",
+            "__LITE_TOPIC\u{1}a\u{2}INNER_MULTI_DISPATCH\u{1}b",
+            "__LITE_TOPIC\u{1}a\u{2}c\u{1}COMETMQ_EXPIRES_MS",
+        ] {
+            assert!(Properties::read(odd).unwrap().is_odd_lite(odd), "{odd:?}");
+        }
     }
 
     #[test]

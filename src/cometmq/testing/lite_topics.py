@@ -8,6 +8,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Final, Self
 
+from cometmq.broker.lite.index import numbers_of
 from cometmq.client.admin import Admin
 from cometmq.client.lite.consumer import LiteTopicConsumer
 from cometmq.client.lite.requests import LiteMessage
@@ -212,7 +213,7 @@ def places_of(cluster: Cluster, topic: str, group: str) -> dict[str, tuple[int, 
         if index is None:
             continue
         progress = broker.lite.progress.find(topic, group)
-        for number in index.names:
+        for number in numbers_of(index):
             begin, end = index.extent(number)
             stored, lag = found.get(index.name(number), (0, 0))
             unread = end - (begin if progress is None else progress.offset(number))

@@ -15,6 +15,7 @@ from tests.broker.wire import Wire
 
 import cometmq.broker.lite.snapshot_file
 from cometmq.broker.controller import Broker
+from cometmq.broker.lite.index import numbers_of
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.testing import VirtualClock
 
@@ -103,7 +104,7 @@ async def test_an_idle_lite_topic_is_removed_once_it_is_read(
     await clock.run_for(29 * 60)
     assert index.find("read") >= 0
     await clock.run_for(4 * 60)
-    left = {index.name(number) for number in index.names}
+    left = {index.name(number) for number in numbers_of(index)}
     assert left == {"unread", "unsubscribed", "kept"}
     await send(await connect_to(broker), "read", b"again")
     copy_store(tmp_path / "store", tmp_path / "again")

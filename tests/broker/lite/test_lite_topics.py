@@ -14,6 +14,7 @@ from tests.broker.wire import Wire, send_header
 
 import cometmq.broker.lite.lite_topics as module
 from cometmq.broker.controller import Broker
+from cometmq.broker.lite.index import kept
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.testing import VirtualClock
 
@@ -141,7 +142,7 @@ async def test_nothing_is_removed_while_the_snapshot_is_written(
     answer = await wire.call(RequestCode.EXPIRE_LITE_TOPICS, ext={"topic": PARENT, "prefix": "", "withUnread": "true"})
     assert answer.code == ResponseCode.SYSTEM_BUSY
     monkeypatch.setattr(broker.lite._snapshot, "is_saving", False)
-    with broker.lite.indexes.of(PARENT).kept():
+    with kept(broker.lite.indexes.of(PARENT)):
         answer = await wire.call(RequestCode.EXPIRE_LITE_TOPICS, ext={"topic": PARENT, "liteTopic": "a"})
     assert answer.code == ResponseCode.SYSTEM_BUSY
     assert await names(wire) == ["a"]

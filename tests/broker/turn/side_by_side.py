@@ -12,6 +12,8 @@ import pytest
 from tests.broker.conftest import small_config
 
 import cometmq.broker.controller as controller
+import cometmq.broker.lite.index as index
+import cometmq.broker.master_parts as master_parts
 from cometmq.broker.controller import Broker
 from cometmq.core import CORE
 from cometmq.remoting.server_connection import ServerConnection
@@ -69,8 +71,10 @@ class Side:
 
     async def start(self, monkeypatch: pytest.MonkeyPatch, core: Any) -> None:
         with monkeypatch.context() as patched:
-            patched.setattr(controller, "CORE", core)
+            for module in (controller, index, master_parts):
+                patched.setattr(module, "CORE", core)
             await self.broker.start()
+        assert (self.broker.plain_sends is None) == (core is None)
         self.broker.server.schedule_round = lambda: None  # type: ignore[method-assign]
         for ip in self._ips:
             self.connect(ip)

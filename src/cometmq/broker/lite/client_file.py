@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from cometmq.broker.lite.index import numbers_of
 from cometmq.broker.lite.indexes import LiteIndexes
 from cometmq.broker.lite.name_table import NO_NAME
 from cometmq.broker.lite.snapshot_file import array_header, with_crc
@@ -94,7 +95,7 @@ class LiteClientFile:
             number = index.find(name)
             self._subscriptions.add(client, index.add(name) if number == NO_NAME else number, LiteGroup())
         if saved.is_wildcard:
-            for number in index.names:
+            for number in numbers_of(index):
                 self._subscriptions.make_ready(client, number)
 
     async def save(self) -> None:

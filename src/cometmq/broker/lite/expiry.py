@@ -85,7 +85,7 @@ class LiteExpiry:
             if minutes > 0:
                 idle_ms = max(minutes * 60_000, self._live.current.min_lite_ttl)
                 end = self._indexes.first_entry_since(index, self._clock.now_ms() - idle_ms)
-            for at, number in enumerate(index.idle(end)):
+            for at, number in enumerate(memoryview(index.idle(end)).cast("i")):
                 if at % LITE_DROPS_AT_ONCE == LITE_DROPS_AT_ONCE - 1:
                     yield
                 if self._snapshot.is_saving or self._indexes.by_parent.get(index.parent) is not index:
@@ -97,7 +97,7 @@ class LiteExpiry:
             yield
 
     def _is_needed(self, index: LiteIndex, number: int) -> bool:
-        return not index.names.name(number) or self.need(index, number) is not None
+        return not index.raw_name(number) or self.need(index, number) is not None
 
     def need(self, index: LiteIndex, number: int) -> Need | None:
         """Return the reason why a lite topic must not be removed without a person's consent, or ``None``."""
@@ -106,7 +106,7 @@ class LiteExpiry:
         last = index.last(number)
         if self._subscriptions.is_read(index, number) or any(number in progress.flights for progress in known):
             return Need.READ
-        if last >= index.end - self._indexes.mark:  # it may be in the turn that is not stored yet
+        if last >= index.end - index.unstored:
             return Need.READ
         if last < index.base:
             return None

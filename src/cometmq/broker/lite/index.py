@@ -4,20 +4,22 @@ An *entry* is one message: its log offset, the number of its lite topic, and the
 entry. Entries have consecutive numbers and are in the order of the log, so retention removes them from the front. A
 lite topic has its first and last entry, the offset of its first message, and the number of its messages. Together
 this is about 80 bytes for a lite topic with one message, and 16 bytes for each further message.
+
+The compiled core has the same class (``native/src/lite_index.rs``), so that it can place the messages of plain sends.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Final
 
 import numpy as np
 
 from cometmq.broker.lite.name_table import NO_NAME, NameTable
+from cometmq.core import CORE
 
 NO_ENTRY: Final = -1
 _DROPPED_AT_ONCE: Final = 100_000
@@ -27,13 +29,16 @@ _WALKED: Final = 1_000
 FAR: Final = 10_000
 """Number of messages up to which the way from one entry to another is walked (about 0.5 ms)."""
 
+Removed = tuple[bytes, int, int, int, int]
+"""Name, first entry, last entry, offset of the first message and number of messages of a removed lite topic."""
+
 
 class LiteIndex:
     """The lite topics of one parent topic, by number."""
 
     def __init__(self, parent: str) -> None:
         self.parent: Final = parent
-        self.names = NameTable()
+        self._names = NameTable()
         self.base = 0
         """Number of the first entry that is kept."""
         self._logs = array("q")
@@ -47,34 +52,45 @@ class LiteIndex:
         """Number of changes since the last snapshot."""
         self.keeps = 0
         """Number of changes that hold numbers of lite topics over several slices; none is removed meanwhile."""
-
-    @contextmanager
-    def kept(self) -> Iterator[None]:
-        """Let no lite topic be removed, so that their numbers keep their meaning."""
-        self.keeps += 1
-        try:
-            yield
-        finally:
-            self.keeps -= 1
+        self._unstored: list[int] = []
+        """For each entry whose turn is not stored yet, the last entry of its lite topic before."""
 
     # --- lite topics ------------------------------------------------------------------------------
+    @property
+    def count(self) -> int:
+        """The number of lite topics."""
+        return self._names.count
+
+    @property
+    def size(self) -> int:
+        """The number after all numbers of lite topics that were ever used."""
+        return self._names.size
+
     def find(self, name: str) -> int:
         """Return the number of a lite topic, or ``NO_NAME``."""
         try:
-            return self.names.find(name.encode())
+            return self._names.find(name.encode())
         except UnicodeEncodeError:
             return NO_NAME
 
+    def find_bytes(self, name: bytes) -> int:
+        """Return the number of a lite topic whose name is given in UTF-8, or ``NO_NAME``."""
+        return self._names.find(name)
+
     def name(self, number: int) -> str:
         """Return the name of a lite topic."""
-        return self.names.name(number).decode()
+        return self._names.name(number).decode()
+
+    def raw_name(self, number: int) -> bytes:
+        """Return the name of a lite topic in UTF-8, which is empty if the number is free."""
+        return self._names.name(number)
 
     def add(self, name: str, begin: int = 0) -> int:
         """Add a lite topic without messages; return its number.
 
         :param begin: the offset of its next message.
         """
-        number = self.names.add(name.encode())
+        number = self._names.add(name.encode())
         self.unsaved += 1
         if number == len(self._counts):
             self._firsts.append(NO_ENTRY)
@@ -85,19 +101,21 @@ class LiteIndex:
             self._begins[number] = begin
         return number
 
-    def remove(self, number: int) -> Callable[[], int]:
+    def remove(self, number: int) -> Removed:
         """Remove a lite topic; its entries remain until retention removes them, but belong to nobody.
 
-        :return: the function that puts the lite topic back, and returns its number.
+        :return: what :meth:`put_back` needs.
         """
-        name, first, last = self.names.name(number), self._firsts[number], self._lasts[number]
-        back = partial(self._put_back, name, first, last, self._begins[number], self._counts[number])
+        first, last = self._firsts[number], self._lasts[number]
+        removed = (self._names.name(number), first, last, self._begins[number], self._counts[number])
         self.restart(number, 0)
-        self.names.remove(number)
-        return back
+        self._names.remove(number)
+        return removed
 
-    def _put_back(self, name: bytes, first: int, last: int, begin: int, count: int) -> int:
-        number = self.names.find(name)
+    def put_back(self, removed: Removed) -> int:
+        """Put back a removed lite topic; return its number."""
+        name, first, last, begin, count = removed
+        number = self._names.find(name)
         if number == NO_NAME:
             number = self.add(name.decode(), begin + count)
         if self._counts[number] or first < self.base:
@@ -140,8 +158,8 @@ class LiteIndex:
         """The number of the next entry."""
         return self.base + len(self._logs)
 
-    def append(self, number: int, log_offset: int) -> int:
-        """Add a message to a lite topic; return the lite topic's last entry before, for :meth:`take_back`."""
+    def append(self, number: int, log_offset: int) -> None:
+        """Add a message to a lite topic, which :meth:`take_back` can remove until :meth:`stored`."""
         entry = self.base + len(self._logs)
         self._logs.append(log_offset)
         self._steps.append(0)
@@ -153,23 +171,31 @@ class LiteIndex:
             self._steps[before - self.base] = entry - before
         self._lasts[number] = entry
         self._counts[number] += 1
+        self._unstored.append(before)
         self.unsaved += 1
-        return before
 
-    def take_back(self, before: int) -> None:
-        """Remove the last entry.
-
-        :param before: what :meth:`append` returned.
-        """
-        number = self._owners.pop()
+    def take_back(self) -> None:
+        """Remove the last entry, which is not stored."""
+        before, number = self._unstored.pop(), self._owners.pop()
         self._logs.pop()
         self._steps.pop()
+        if number == NO_NAME:
+            return
         self._lasts[number] = before
         self._counts[number] -= 1
         if before == NO_ENTRY:
             self._firsts[number] = NO_ENTRY
         else:
             self._steps[before - self.base] = 0
+
+    def stored(self) -> None:
+        """Note that all entries are stored."""
+        self._unstored.clear()
+
+    @property
+    def unstored(self) -> int:
+        """The number of entries at the end that are not stored yet."""
+        return len(self._unstored)
 
     def log_offset(self, entry: int) -> int:
         """Return the log offset of an entry."""
@@ -178,6 +204,10 @@ class LiteIndex:
     def owner(self, entry: int) -> int:
         """Return the lite topic of an entry, or ``NO_NAME`` if it was removed."""
         return self._owners[entry - self.base]
+
+    def owners(self, first: int, end: int) -> list[int]:
+        """Return the lite topics of entries, as :meth:`owner`."""
+        return self._owners[max(first - self.base, 0) : max(end - self.base, 0)].tolist()
 
     def following(self, entry: int) -> int:
         """Return the next entry of the same lite topic, or ``NO_ENTRY``."""
@@ -244,17 +274,11 @@ class LiteIndex:
         self.unsaved += count
         return count == _DROPPED_AT_ONCE
 
-    def idle(self, end: int) -> Iterator[int]:
-        """Return the lite topics whose last entry is before ``end``, or that have no message; a list of millions would
-        take too long.
-        """
+    def idle(self, end: int) -> bytes:
+        """Return the lite topics whose last entry is before ``end``, or that have no message, as native int32."""
         lasts = np.frombuffer(self._lasts, np.int64)
-        lengths = np.frombuffer(self.names._lengths, np.uint8)
-        return map(int, np.flatnonzero((lasts < end) & (lengths > 0)))
-
-    def ends(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Return the offset after the last message of each lite topic, by number."""
-        return np.frombuffer(self._begins, np.int64) + np.frombuffer(self._counts, np.int32)
+        lengths = np.frombuffer(self._names._lengths, np.uint8)
+        return np.flatnonzero((lasts < end) & (lengths > 0)).astype(np.int32).tobytes()
 
     # --- snapshots --------------------------------------------------------------------------------
     def dump_entries(self, first: int, end: int) -> tuple[bytes, bytes]:
@@ -262,17 +286,21 @@ class LiteIndex:
         part = slice(first - self.base, end - self.base)
         return self._logs[part].tobytes(), self._owners[part].tobytes()
 
+    def dump_names(self, first: int, end: int) -> tuple[bytes, bytes, bytes]:
+        """Return the padded bytes, the lengths and the starts of the names with numbers from ``first`` to ``end``."""
+        return self._names.dump(first, end)
+
     def dump_begins(self, first: int, end: int) -> bytes:
         """Return the offsets of the first messages of lite topics."""
         return self._begins[first:end].tobytes()
 
-    def load(self, names: tuple[bytes, bytes, bytes], begins: bytes, logs: bytes, owners: bytes) -> Iterator[None]:
-        """Load a snapshot into this empty index, in slices.
+    def load(self, names: tuple[bytes, bytes, bytes], begins: bytes, logs: bytes, owners: bytes) -> None:
+        """Load a snapshot into this empty index.
 
         :raises ValueError: the parts do not belong together.
         """
-        yield from self.names.load(*names)
-        size = self.names.size
+        self._names.load(*names)
+        size = self._names.size
         self._begins.frombytes(begins)
         self._logs.frombytes(logs)
         self._owners.frombytes(owners)
@@ -290,8 +318,27 @@ class LiteIndex:
         lasts[of[real]] = real
         firsts[of[real[::-1]]] = real[::-1]
         counts = np.bincount(of[of >= 0], minlength=size).astype(np.int32)
-        yield
         self._steps.frombytes(steps.tobytes())
         self._firsts.frombytes(firsts.tobytes())
         self._lasts.frombytes(lasts.tobytes())
         self._counts.frombytes(counts.tobytes())
+
+
+def new_index(parent: str) -> LiteIndex:
+    """Return an empty index, that of the compiled core if there is one."""
+    return LiteIndex(parent) if CORE is None else CORE.LiteIndex(parent)
+
+
+def numbers_of(index: LiteIndex) -> Iterator[int]:
+    """Yield the numbers of the lite topics of an index."""
+    return (number for number in range(index.size) if index.raw_name(number))
+
+
+@contextmanager
+def kept(index: LiteIndex) -> Iterator[None]:
+    """Let no lite topic be removed, so that their numbers keep their meaning."""
+    index.keeps += 1
+    try:
+        yield
+    finally:
+        index.keeps -= 1

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import logging
 import struct
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from cometmq.broker.config import LiveConfig
 from cometmq.broker.limits import MAX_LITE_TOPICS
-from cometmq.broker.lite.index import NO_ENTRY, LiteIndex
+from cometmq.broker.lite.index import NO_ENTRY, LiteIndex, new_index
 from cometmq.broker.lite.name_table import NO_NAME
 from cometmq.broker.tables.topic_attributes import is_lite
 from cometmq.broker.tables.topics import TopicConfigManager
@@ -52,8 +54,17 @@ _OFFSET_MARK: Final = f"{PROPERTY_SEPARATOR}{INNER_MULTI_QUEUE_OFFSET}{NAME_VALU
 _NAME_MARK: Final = f"{LITE_TOPIC}{NAME_VALUE_SEPARATOR}".encode()
 _SEPARATOR: Final = PROPERTY_SEPARATOR.encode()
 
-Arrived = Callable[[LiteIndex, int], None]
-"""Called with each lite topic that has a new readable message."""
+Arrived = Callable[[LiteIndex, int, int], None]
+"""Called with entries whose messages may be read now: the first one, and the one after the last."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """Entries of an index that follow one another."""
+
+    index: LiteIndex
+    first: int
+    end: int
 
 
 Placed = tuple[LiteIndex, int]
@@ -68,23 +79,25 @@ class LiteIndexes:
         self._topics = topics
         self._store = store
         self.by_parent: Final[dict[str, LiteIndex]] = {}
-        self._added: list[tuple[LiteIndex, int]] = []
-        """For each message of the current turn: its index, and the last entry of its lite topic before."""
-        self._unread: deque[tuple[int, LiteIndex, int, int]] = deque()
-        """Messages that subscribers have not heard of: log offset (ascending), index, lite topic and entry."""
+        self._added: list[_Run] = []
+        """The messages of the current turn, in the order of the log."""
+        self._unread: deque[_Run] = deque()
+        """Messages that subscribers have not heard of, in the order of the log."""
         self.on_arrival: Final[list[Arrived]] = []
+        self.on_forget: Final[list[Callable[[str], None]]] = []
+        """Called with each parent topic whose index is removed."""
         store.batch.on_stored.append(self._stored)
         store.batch.on_arrival.append(self._arrived)
 
     @property
     def count(self) -> int:
         """Return the number of lite topics."""
-        return sum(index.names.count for index in self.by_parent.values())
+        return sum(index.count for index in self.by_parent.values())
 
     def count_of(self, topic: str) -> int:
         """Return the number of lite topics of a parent topic."""
         index = self.by_parent.get(topic)
-        return 0 if index is None else index.names.count
+        return 0 if index is None else index.count
 
     @property
     def most(self) -> int:
@@ -96,7 +109,7 @@ class LiteIndexes:
         """Return the index of a parent topic; create it if it is missing."""
         found = self.by_parent.get(parent)
         if found is None:
-            found = self.by_parent[parent] = LiteIndex(parent)
+            found = self.by_parent[parent] = new_index(parent)
         return found
 
     def is_parent(self, topic: str) -> bool:
@@ -116,8 +129,8 @@ class LiteIndexes:
         return index.add(name)
 
     def _check_room(self) -> None:
-        most = self.most
-        if self.count >= most:
+        if not self.room:
+            most = self.most
             raise RefusedError(
                 ResponseCode.LMQ_QUOTA_EXCEEDED,
                 f"[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]lmq consume queue num exceeded: {most} lite topics",
@@ -171,42 +184,76 @@ class LiteIndexes:
     def put(self, placed: Placed, log_offset: int) -> None:
         """Add a placed message that the turn has taken."""
         index, number = placed
-        self._added.append((index, index.append(number, log_offset)))
+        index.append(number, log_offset)
+        self.put_all(index, 1)
+
+    def put_all(self, index: LiteIndex, count: int) -> None:
+        """Note that the turn has taken the next ``count`` messages in an index, which the compiled core has added."""
+        added = self._added
+        if added and added[-1].index is index:
+            added[-1].end += count
+            return
+        first = next((run.end for run in reversed(added) if run.index is index), index.end - index.unstored)
+        added.append(_Run(index, first, first + count))
 
     @property
     def mark(self) -> int:
         """A point in the turn, for :meth:`take_back_to`."""
-        return len(self._added)
+        return sum(run.end - run.first for run in self._added)
 
     def take_back_to(self, mark: int) -> None:
         """Take back the messages that were put since a point in the turn."""
-        while len(self._added) > mark:
-            index, before = self._added.pop()
-            index.take_back(before)
+        for _ in range(self.mark - mark):
+            run = self._added[-1]
+            run.index.take_back()
+            run.end -= 1
+            if run.end == run.first:
+                self._added.pop()
 
     def _stored(self, _queues: Iterable[ConsumeQueue]) -> None:
-        added = self._added
-        if not added:
-            return
-        self._added = []
-        entries: dict[LiteIndex, int] = {}
-        for index, _ in added:
-            entries[index] = entries.get(index, index.end) - 1
-        for index, _ in added:  # in the order of the log
-            entry = entries[index]
-            entries[index] = entry + 1
-            self._unread.append((index.log_offset(entry), index, index.owner(entry), entry))
+        if self._added:
+            for run in self._added:
+                run.index.stored()
+            self._unread += self._added
+            self._added = []
 
     def _arrived(self, _queues: Iterable[ConsumeQueue]) -> None:
         unread = self._unread
-        if not unread:
-            return
-        end = self._store.readable_end
-        while unread and unread[0][0] < end:
-            _, index, number, entry = unread.popleft()
-            if number >= 0 and entry >= index.base and index.owner(entry) == number:
+        while unread:
+            run = unread[0]
+            end = self._readable_end(run)
+            if run.first < end:
                 for arrived in self.on_arrival:
-                    arrived(index, number)
+                    arrived(run.index, run.first, end)
+            run.first = end
+            if end < run.end:
+                return
+            unread.popleft()
+
+    def _readable_end(self, run: _Run) -> int:
+        """Return the entry after those of a run that may be read, or that retention has deleted."""
+        index, readable = run.index, self._store.readable_end
+        run.first = max(run.first, min(index.base, run.end))
+        if run.first == run.end or index.log_offset(run.end - 1) < readable:
+            return run.end
+        return run.first + bisect_left(range(run.first, run.end), readable, key=index.log_offset)
+
+    def forget(self, parent: str) -> bool:
+        """Remove the index of a parent topic; return whether there was one."""
+        if self.by_parent.pop(parent, None) is None:
+            return False
+        for forget in self.on_forget:
+            forget(parent)
+        return True
+
+    @property
+    def room(self) -> int:
+        """The number of lite topics that may be added."""
+        return max(self.most - self.count, 0)
+
+    def for_core(self, topic: str) -> tuple[LiteIndex, Callable[[], int]]:
+        """Return a parent topic's index, and the function that returns how many lite topics may be added."""
+        return self.of(topic), lambda: self.room
 
     def first_entry_since(self, index: LiteIndex, timestamp: int) -> int:
         """Return the first entry that was stored at a time (in milliseconds since 1970) or later."""
@@ -242,15 +289,17 @@ class LiteIndexes:
             return
         for at, log_offset in enumerate(np.sort(np.concatenate(offsets)).tolist()):
             if at % _READ_AT_ONCE == _READ_AT_ONCE - 1:
+                index.stored()
                 yield
             view = self._store.bytes_at(log_offset)
             found = None if view is None else read_lite(view)
             if found is not None:
                 self._found(index, found[0], found[1], log_offset)
+        index.stored()
 
     def _found(self, index: LiteIndex, name: bytes, offset: int, log_offset: int) -> None:
         """Add a message that was found in the log."""
-        number = index.names.find(name)
+        number = index.find_bytes(name)
         if number == NO_NAME:
             try:
                 text = name.decode()

@@ -9,7 +9,7 @@ from typing import Final
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import MAX_LITE_LISTED
 from cometmq.broker.lite.checks import LiteChecks
-from cometmq.broker.lite.index import NO_ENTRY, LiteIndex
+from cometmq.broker.lite.index import NO_ENTRY, LiteIndex, numbers_of
 from cometmq.broker.lite.indexes import LiteIndexes
 from cometmq.broker.lite.name_table import NO_NAME
 from cometmq.broker.lite.progress import GroupProgress, LiteProgress
@@ -127,7 +127,7 @@ class LiteAdmin:
             ttl=lite_expiration(None if config is None else config.attributes),
             groups=groups.get(topic, []),
             lmq_num=self._indexes.count,
-            lite_topic_count=0 if index is None else index.names.count,
+            lite_topic_count=0 if index is None else index.count,
         )
         return Response(body=encode_body(body))
 
@@ -225,7 +225,7 @@ class LiteAdmin:
         largest: list[tuple[int, int]] = []
         oldest: list[tuple[int, int]] = []
         steps = 0
-        for number in index.names:
+        for number in numbers_of(index):
             steps += 1
             if steps >= _AT_ONCE:
                 yield
@@ -275,7 +275,7 @@ class LiteAdmin:
 
     def _dispatch(self, clients: list[LiteClient]) -> Steps:
         for client in clients:
-            numbers = client.index.names if client.is_wildcard else list(client.numbers)
+            numbers = numbers_of(client.index) if client.is_wildcard else list(client.numbers)
             for at, number in enumerate(numbers):
                 if client.is_reading(number):
                     self._subscriptions.make_ready(client, number)

@@ -182,20 +182,20 @@ class _Scan:
         self._index = index
         self._prefix = prefix.encode("utf-8", "replace")
         self._at = max(position, 0)
-        self._end = min(self._at + MAX_SEARCHED_LITE_TOPICS, index.names.size)
+        self._end = min(self._at + MAX_SEARCHED_LITE_TOPICS, index.size)
 
     def __iter__(self) -> Generator[int, None, None]:
-        names, prefix = self._index.names, self._prefix
+        index, prefix = self._index, self._prefix
         while self._at < self._end:
             number = self._at
             self._at += 1
-            name = names.name(number)
+            name = index.raw_name(number)
             yield number if name and name.startswith(prefix) else NO_NAME
 
     @property
     def next_position(self) -> int:
         """The position after the last number, or -1 if it was the index's last one."""
-        return self._at if self._at < self._index.names.size else -1
+        return self._at if self._at < self._index.size else -1
 
 
 class _Removal:

@@ -7,8 +7,6 @@ addition takes long. Hashes are Python's, whose key nobody outside of this proce
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
-from itertools import pairwise
 from typing import Final
 
 _SHARDS: Final = 256
@@ -126,39 +124,31 @@ class NameTable:
         self.count -= 1
 
     # --- snapshots ------------------------------------------------------------------------------
-    def dump(self, first: int, end: int) -> tuple[bytes, bytes]:
-        """Return the padded bytes and the lengths of the names with numbers from ``first`` to ``end``."""
+    def dump(self, first: int, end: int) -> tuple[bytes, bytes, bytes]:
+        """Return the padded bytes, the lengths and the starts of the names with numbers from ``first`` to ``end``."""
         starts = self._starts
         begin = starts[first] * _UNIT if first < len(starts) else len(self._bytes)
         until = starts[end] * _UNIT if end < len(starts) else len(self._bytes)
-        return bytes(self._bytes[begin:until]), bytes(self._lengths[first:end])
+        return bytes(self._bytes[begin:until]), bytes(self._lengths[first:end]), starts[first:end].tobytes()
 
-    def dump_starts(self, first: int, end: int) -> bytes:
-        """Return the starts of the names, in units."""
-        return self._starts[first:end].tobytes()
-
-    def load(self, names: bytes, lengths: bytes, starts: bytes) -> Iterator[None]:
-        """Enter the names of a snapshot into this empty table, in slices.
+    def load(self, names: bytes, lengths: bytes, starts: bytes) -> None:
+        """Enter the names of a snapshot into this empty table.
 
         :raises ValueError: the parts do not belong together.
         """
         self._bytes += names
         self._lengths += lengths
         self._starts.frombytes(starts)
-        if len(self._starts) != len(lengths) or any(a > b for a, b in pairwise(self._starts)):
+        if len(self._starts) != len(lengths):
             raise ValueError("the names do not belong together")
-        if len(lengths) and self._starts[-1] * _UNIT + lengths[-1] > len(names):
-            raise ValueError("the names are cut off")
+        end = len(names) // _UNIT
         for number, length in enumerate(lengths):
+            start = self._starts[number]
+            units = (self._starts[number + 1] if number + 1 < len(lengths) else end) - start
+            if not 0 <= length <= min(units, _UNITS) * _UNIT:
+                raise ValueError("the names do not belong together")
             if length:
-                at = self._starts[number] * _UNIT
-                self._enter(names[at : at + length], number)
+                self._enter(names[start * _UNIT : start * _UNIT + length], number)
                 self.count += 1
             else:
-                following = self._starts[number + 1] if number + 1 < len(lengths) else len(names) // _UNIT
-                self._free[min(following - self._starts[number], _UNITS)].append(number)
-            if number % 4_096 == 0:
-                yield
-
-    def __iter__(self) -> Iterator[int]:
-        return (number for number, length in enumerate(self._lengths) if length)
+                self._free[min(units, _UNITS)].append(number)

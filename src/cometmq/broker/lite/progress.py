@@ -240,10 +240,10 @@ class LiteProgress:
         first = index.first(number)
         if first != NO_ENTRY and index.log_offset(first) >= position:
             return _do_nothing
-        back = index.remove(number)
+        removed = index.remove(number)
 
         def undo() -> None:
-            restored = back()
+            restored = index.put_back(removed)
             for progress, offset, flight in before:
                 progress.set(restored, offset, flight)
 
@@ -252,7 +252,7 @@ class LiteProgress:
     def forget(self, topic: str, group: str) -> None:
         """Remove the progress in a deleted parent topic or of a deleted group, and the lite topics of the topic."""
         self.forget_offsets(topic, group)
-        if topic and not group and self._indexes.by_parent.pop(topic, None) is not None:
+        if topic and not group and self._indexes.forget(topic):
             self.unsaved += 1
 
     def forget_offsets(self, topic: str, group: str) -> None:

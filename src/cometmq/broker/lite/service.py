@@ -47,6 +47,7 @@ class LiteService:
         pops.acks.of_lite = self.pops
         broker.turn.lite = self.indexes
         self.indexes.on_arrival.append(self.subscriptions.arrived)
+        self.indexes.on_forget.append(broker.targets.forget)
         broker.topics.on_change.append(self._topic_changed)
         admin = LiteAdmin(broker, self.indexes, self.progress, self.subscriptions, checks)
         topics = LiteTopicAdmin(broker, self.indexes, self.subscriptions, checks, self._expiry)

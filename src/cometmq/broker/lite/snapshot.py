@@ -142,8 +142,7 @@ class LiteSnapshot:
             if end and (queue is None or queue.committed < end or _is_after(queue, end - 1, log_end)):
                 return  # the topic was deleted since then, and perhaps made again
         index = self._indexes.of(saved.parent)
-        for _ in index.load((saved.names, saved.lengths, saved.starts), saved.begins, saved.logs, saved.owners):
-            pass
+        index.load((saved.names, saved.lengths, saved.starts), saved.begins, saved.logs, saved.owners)
         self._ends[saved.parent] = dict(saved.ends)
         for group in saved.groups:
             progress = self._progress.of(saved.parent, group.group)
@@ -162,7 +161,7 @@ class LiteSnapshot:
     async def save_if_due(self) -> None:
         """Write the snapshot if much has changed, or if anything has changed and the last one is old."""
         changes = self._changes
-        size = sum(index.names.count for index in self._indexes.by_parent.values())
+        size = sum(index.count for index in self._indexes.by_parent.values())
         age = self._clock.monotonic() - self._saved_at
         if changes >= max(LITE_SAVE_CHANGES, size // 10) or (changes and age >= LITE_SAVE_SECONDS):
             await self.save()
@@ -183,7 +182,7 @@ class LiteSnapshot:
             indexes = list(self._indexes.by_parent.values())
             groups = {index.parent: list(map(CopiedGroup, self._progress.of_parent(index.parent))) for index in indexes}
             ends = {index.parent: self._queue_ends(index.parent) for index in indexes}
-            extents = {index.parent: (index.base, index.end, index.names.size) for index in indexes}
+            extents = {index.parent: (index.base, index.end, index.size) for index in indexes}
             unsaved = [(index, index.unsaved) for index in indexes]
             progress_unsaved = self._progress.unsaved
             copied = [
@@ -227,10 +226,10 @@ class LiteSnapshot:
         begins: list[bytes] = []
         starts: list[bytes] = []
         for at in range(0, size, _NAMES):
-            some_names, some_lengths = index.names.dump(at, min(at + _NAMES, size))
+            some_names, some_lengths, some_starts = index.dump_names(at, min(at + _NAMES, size))
             names.append(some_names)
             lengths.append(some_lengths)
-            starts.append(index.names.dump_starts(at, min(at + _NAMES, size)))
+            starts.append(some_starts)
             begins.append(index.dump_begins(at, min(at + _NAMES, size)))
             await asyncio.sleep(0)
         return CopiedIndex(index.parent, ends, (names, lengths, starts, begins, logs, owners), groups)

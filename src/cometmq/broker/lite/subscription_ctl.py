@@ -12,7 +12,7 @@ from cometmq.broker.limits import (
     MAX_LITE_SUBSCRIPTIONS_OF_REQUEST,
 )
 from cometmq.broker.lite.checks import LiteChecks
-from cometmq.broker.lite.index import LiteIndex
+from cometmq.broker.lite.index import LiteIndex, kept, numbers_of
 from cometmq.broker.lite.indexes import LiteIndexes
 from cometmq.broker.lite.name_table import NO_NAME
 from cometmq.broker.lite.progress import GroupProgress, LiteProgress
@@ -219,7 +219,7 @@ class LiteSubscriptionProcessor:
                 yield from self._all_ready(client)
             return
         index = self._indexes.of(change.topic)
-        with index.kept():
+        with kept(index):
             numbers: list[int] = []
             for some in self._numbers(index, change.lite_topic_set or []):
                 numbers += some
@@ -232,7 +232,7 @@ class LiteSubscriptionProcessor:
             yield from self._subscriptions.replace(client, numbers, settings)
 
     def _all_ready(self, client: LiteClient) -> Iterator[None]:
-        for at, number in enumerate(client.index.names):
+        for at, number in enumerate(numbers_of(client.index)):
             self._subscriptions.make_ready(client, number)
             if at % _LITES_AT_ONCE == _LITES_AT_ONCE - 1:
                 yield

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from cometmq.broker.lite.index import LiteIndex
+from cometmq.broker.lite.name_table import NO_NAME
 from cometmq.broker.tables.group_attributes import LiteGroup
 from cometmq.clock import Clock
 from cometmq.remoting.codes import RequestCode
@@ -264,19 +265,25 @@ class LiteSubscriptions:
             if self.on_ready is not None:
                 self.on_ready(client)
 
-    def arrived(self, index: LiteIndex, number: int) -> None:
-        """Make a lite topic in which a message arrived ready for its clients."""
+    def arrived(self, index: LiteIndex, first: int, end: int) -> None:
+        """Make the lite topics in which messages arrived ready for their clients.
+
+        :param first: the entry of the first message; ``end`` is the one after the last.
+        """
         found = self._of.get(index)
-        clients = None if found is None else found.get(number)
-        if clients is not None:
-            for client in clients:
-                client.ready[number] = None
-            self._tell(clients)
         wildcard = self._wildcard.get(index)
-        if wildcard is not None:
-            for client in wildcard:
-                client.ready[number] = None
-            self._tell(wildcard)
+        if found is None and wildcard is None:
+            return
+        for number in index.owners(first, end):
+            clients = None if found is None else found.get(number)
+            if clients is not None:
+                for client in clients:
+                    client.ready[number] = None
+                self._tell(clients)
+            if wildcard is not None and number != NO_NAME:
+                for client in wildcard:
+                    client.ready[number] = None
+                self._tell(wildcard)
 
     def _tell(self, clients: Iterable[LiteClient]) -> None:
         if self.on_ready is not None:

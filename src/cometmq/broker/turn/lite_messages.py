@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 
@@ -33,3 +34,9 @@ class LiteMessages(Protocol):
 
     def take_back_to(self, mark: int) -> None:
         """Take back the messages that were put since a point in the turn."""
+
+    def for_core(self, topic: str) -> tuple[Any, Callable[[], int]]:
+        """Return what the compiled core needs to place messages: an index, and how many lite topics it may add."""
+
+    def put_all(self, index: Any, count: int, /) -> None:
+        """Note that the turn has taken the next messages of an index, which the compiled core has placed."""

@@ -3,7 +3,8 @@
 Theory of operation. A connection passes its received bytes to the core. The core handles the frames at the beginning
 that are plain sends: SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE in the form that clients write, for a topic
 and queue that :class:`~cometmq.broker.turn.targets.SendTargets` has checked, without a detour, within all limits. The
-core also handles transactions (:mod:`cometmq.broker.transaction.plain_transactions`). The first other frame and
+core also handles transactions (:mod:`cometmq.broker.transaction.plain_transactions`), and gives messages their places
+in lite topics whose names are plain ASCII (:mod:`cometmq.broker.lite.index`). The first other frame and
 everything after it are left to Python, so that requests keep their order. The core adds its messages to its batch;
 :meth:`PlainSends._put_batch` puts the batch into the turn.
 
@@ -178,15 +179,22 @@ class PlainSends:
         batch = self.core.settle()
         if batch is None:
             return
-        records, end, last_size, messages, queues, topics, hashes, offsets, answers, ends, batches = batch
+        records, end, last_size, messages, queues, topics, hashes, offsets, answers, ends, batches, lites = batch
         encoded = EncodedRecords(records, end, last_size, messages, queues, hashes, offsets)
         self._turn.put_encoded(encoded, topics, PlainAnswers(answers, batches) if answers else None)
+        for index, count in lites:
+            assert self._turn.lite is not None
+            self._turn.lite.put_all(index, count)
         if ends:
             self._turn.notify(partial(self._transactions.ended, ends, not answers), _NO_PLACE)
 
     def _add(self, target: SendTarget, queue: ConsumeQueue) -> None:
-        if queue.record_middle and not target.is_lite:
-            self.core.add(target.topic, target, target.sys_flag, queue.queue_id, queue)
+        lite = self._turn.lite
+        if not queue.record_middle or (target.is_lite and lite is None):
+            return
+        self.core.add(target.topic, target, target.sys_flag, queue.queue_id, queue)
+        if target.is_lite and lite is not None:
+            self.core.add_lite(target.topic, *lite.for_core(target.topic))
 
     def _forget(self, topic: str | None) -> None:
         self._turn.take_back()
