@@ -12,6 +12,7 @@ import asyncio
 import math
 from itertools import groupby
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
@@ -19,6 +20,7 @@ from tests.broker.lite.subscribing import PARENT, Got, Reader, bodies, expire, g
 from tests.broker.machine import BrokerMachine
 from tests.broker.wire import Wire, records
 
+import cometmq.broker.lite.subscriptions
 from cometmq.broker.lite.name_table import NO_NAME
 from cometmq.message.properties import LITE_TOPIC
 from cometmq.remoting.codes import RequestCode
@@ -400,3 +402,21 @@ LiteMachine.TestCase.settings = settings(
     max_examples=15, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestLiteTopics = LiteMachine.TestCase
+
+
+class CrowdsMachine(LiteMachine):
+    """The same with clients that share what is ready, as many clients of one lite topic do."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(cometmq.broker.lite.subscriptions, "_FEW", 0)
+        super().begin()
+
+    def teardown(self) -> None:
+        self.patch.undo()
+        super().teardown()
+
+
+CrowdsMachine.TestCase.settings = LiteMachine.TestCase.settings
+TestCrowds = CrowdsMachine.TestCase

@@ -17,11 +17,12 @@ from typing import Final
 
 import msgspec
 
+from cometmq.broker.lite.crowd import LiteClient
 from cometmq.broker.lite.index import numbers_of
 from cometmq.broker.lite.indexes import LiteIndexes
 from cometmq.broker.lite.name_table import NO_NAME
 from cometmq.broker.lite.snapshot_file import array_header, with_crc
-from cometmq.broker.lite.subscriptions import LiteClient, LiteSubscriptions
+from cometmq.broker.lite.subscriptions import LiteSubscriptions
 from cometmq.broker.slices import batches
 from cometmq.broker.tables.group_attributes import LiteGroup
 from cometmq.broker.tables.table_file import set_aside
@@ -90,11 +91,11 @@ class LiteClientFile:
         index = self._indexes.of(saved.parent)
         client = self._subscriptions.client(saved.client_id, saved.group, index, None)
         client.version = saved.version
-        self._subscriptions.set_wildcard(client, saved.is_wildcard)
+        is_first = self._subscriptions.set_wildcard(client, saved.is_wildcard)
         for name in saved.names:
             number = index.find(name)
             self._subscriptions.add(client, index.add(name) if number == NO_NAME else number, LiteGroup())
-        if saved.is_wildcard:
+        if is_first:
             for number in numbers_of(index):
                 self._subscriptions.make_ready(client, number)
 

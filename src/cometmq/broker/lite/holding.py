@@ -1,8 +1,8 @@
 """HeldLitePop: a pop that waits until a lite topic of its client is ready (``PopLiteLongPollingService``).
 
-Of the clients of a group that wait for the same lite topic, all are called, one after the other: the first one takes
-the messages, and the others find the lite topic locked and go on waiting. A message costs as many calls as its lite
-topic has waiting clients, no matter how many lite topics or clients there are.
+If a few clients of a group wait for the same lite topic, all of them are called, one after the other: the first one
+takes the messages, and the others find the lite topic locked and go on waiting. Of many clients, one is called
+(:mod:`.crowd`).
 """
 
 from __future__ import annotations

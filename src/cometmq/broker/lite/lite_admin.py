@@ -9,11 +9,12 @@ from typing import Final
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import MAX_LITE_LISTED
 from cometmq.broker.lite.checks import LiteChecks
+from cometmq.broker.lite.crowd import LiteClient
 from cometmq.broker.lite.index import NO_ENTRY, LiteIndex, numbers_of
 from cometmq.broker.lite.indexes import LiteIndexes
 from cometmq.broker.lite.name_table import NO_NAME
 from cometmq.broker.lite.progress import GroupProgress, LiteProgress
-from cometmq.broker.lite.subscriptions import LiteClient, LiteSubscriptions
+from cometmq.broker.lite.subscriptions import LiteSubscriptions
 from cometmq.broker.slices import Steps, run_in_slices
 from cometmq.broker.tables.group_attributes import LiteGroup
 from cometmq.broker.tables.topic_attributes import is_lite, lite_expiration
@@ -90,7 +91,7 @@ class LiteAdmin:
             order_info_count=flights,
             cq_table_size=len(self._store.queues()),
             offset_table_size=offsets,
-            event_map_size=sum(bool(client.ready) for client in clients),
+            event_map_size=sum(client.has_ready for client in clients),
             topic_meta={
                 name: lite_expiration(topic.attributes)
                 for name, topic in self._topics.table.items()

@@ -25,11 +25,12 @@ from cometmq.broker.limits import (
 )
 from cometmq.broker.lite.checks import LiteChecks, check_invisible
 from cometmq.broker.lite.choice import LiteChoice
+from cometmq.broker.lite.crowd import LiteClient
 from cometmq.broker.lite.holding import HeldLitePop
 from cometmq.broker.lite.life_times import LiteLifeTimes
 from cometmq.broker.lite.name_table import NO_NAME
 from cometmq.broker.lite.progress import GroupProgress, LiteProgress
-from cometmq.broker.lite.subscriptions import LiteClient, LiteSubscriptions
+from cometmq.broker.lite.subscriptions import LiteSubscriptions
 from cometmq.broker.pop.ack_message import read_handle
 from cometmq.broker.pop.entries import Acked, AnyEntry, Changed, PoppedInOrder, Revived
 from cometmq.broker.pop.held_requests import HeldRequests
@@ -149,11 +150,15 @@ class PopLiteProcessor:
         if header.poll_time > 0 and wait_ms > 0:
             nothing = partial(self._nothing, header, ResponseCode.POLLING_TIMEOUT)
             if self.held.hold(HeldLitePop(connection, request, self._run_again, nothing), wait_ms):
-                if client is not None and client.ready:
+                if client is not None and client.has_ready:
                     self._wake(client)
                 return None
-            return self._nothing(header, ResponseCode.POLLING_FULL)
-        return self._nothing(header, ResponseCode.POLLING_TIMEOUT)
+            code = ResponseCode.POLLING_FULL
+        else:
+            code = ResponseCode.POLLING_TIMEOUT
+        if client is not None:
+            self._subscriptions.looked(client, is_waiting=False)
+        return self._nothing(header, code)
 
     def _check(self, header: PopLiteMessageRequestHeader, now_ms: int) -> None:
         ip = self._live.current.broker_ip1
@@ -171,8 +176,9 @@ class PopLiteProcessor:
         check_invisible(header.invisible_time)
         self._checks.pair(header.topic, header.consumer_group)
 
-    def _wake(self, client: LiteClient) -> None:
+    def _wake(self, client: LiteClient) -> bool:
         self.held.wake(*client.key)
+        return self.held.is_waiting(*client.key)
 
     def _run_again(self, held: HeldLitePop) -> bool:
         header: PopLiteMessageRequestHeader = held.request.header
@@ -186,6 +192,7 @@ class PopLiteProcessor:
         if client is None or client.index.parent != header.topic:
             return False
         collected = self._collect(client, header)
+        self._subscriptions.looked(client, is_waiting=not collected.count)
         if not collected.count:
             return False
         client.consumed_ms = client.accessed_ms = self._clock.now_ms()
@@ -201,19 +208,23 @@ class PopLiteProcessor:
         if header.attempt_id and client.attempt[0] == header.attempt_id:
             again = dict.fromkeys(number for number in client.attempt[1] if client.is_reading(number))
             client.ready = again | client.ready
-        for _ in range(min(len(client.ready), LITE_TOPICS_OF_POP)):
-            if collected.count >= header.max_msg_num or collected.size >= most_bytes:
+        sources = client.sources()
+        for _ in range(LITE_TOPICS_OF_POP):
+            if not sources or collected.count >= header.max_msg_num or collected.size >= most_bytes:
                 break
-            number = next(iter(client.ready))
-            del client.ready[number]
+            ready = sources.pop(0)
+            number = next(iter(ready))
+            del ready[number]
+            if ready:
+                sources.append(ready)
             try:
                 self._take(progress, number, header, collected, now_ms)
             except RefusedError:
-                client.ready[number] = None
+                ready[number] = None
                 if not collected.count:
                     raise
                 break
-        if client.ready and not collected.count:
+        if client.has_ready and not collected.count:
             self._wake(client)
         return collected
 

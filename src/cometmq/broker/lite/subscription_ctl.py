@@ -12,11 +12,12 @@ from cometmq.broker.limits import (
     MAX_LITE_SUBSCRIPTIONS_OF_REQUEST,
 )
 from cometmq.broker.lite.checks import LiteChecks
+from cometmq.broker.lite.crowd import LiteClient
 from cometmq.broker.lite.index import LiteIndex, kept, numbers_of
 from cometmq.broker.lite.indexes import LiteIndexes
 from cometmq.broker.lite.name_table import NO_NAME
 from cometmq.broker.lite.progress import GroupProgress, LiteProgress
-from cometmq.broker.lite.subscriptions import LiteClient, LiteSubscriptions
+from cometmq.broker.lite.subscriptions import LiteSubscriptions
 from cometmq.broker.pop.entries import OffsetSet
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.slices import Steps, batches, run_in_slices
@@ -214,8 +215,7 @@ class LiteSubscriptionProcessor:
             client = self._client(connection, change)
             for number in list(client.numbers):
                 self._subscriptions.take(client, number)
-            if not client.is_wildcard:
-                self._subscriptions.set_wildcard(client, True)
+            if self._subscriptions.set_wildcard(client, True):
                 yield from self._all_ready(client)
             return
         index = self._indexes.of(change.topic)

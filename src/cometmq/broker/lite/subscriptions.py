@@ -4,6 +4,9 @@ A client has one parent topic, one group, and a set of lite topics; a client of 
 of the parent topic. Its *ready* lite topics are those that may have messages for it. In an exclusive group, a lite
 topic has one client. A client that loses a lite topic to another one is told so; if it names the lite topic again in
 a complete subscription, it is told again.
+
+A message costs as much as the clients that it wakes: if a lite topic has many clients, and for wildcard groups, the
+clients of a group share what is ready, and one of them is woken (:mod:`.crowd`).
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from cometmq.broker.lite.crowd import Crowd, LiteClient
 from cometmq.broker.lite.index import LiteIndex
 from cometmq.broker.lite.name_table import NO_NAME
 from cometmq.broker.tables.group_attributes import LiteGroup
@@ -23,57 +27,11 @@ from cometmq.remoting.server_connection import ServerConnection
 _log = logging.getLogger(__name__)
 
 _LITES_AT_ONCE: Final = 1_000
-NEVER_MS: Final = -1
+_FEW: Final = 16
+"""Number of clients of a lite topic that are made ready one by one. If there are more, those of a group share this."""
 
-
-class LiteClient:
-    """A client and its lite topics, by number."""
-
-    __slots__ = (
-        *(
-            "accessed_ms",
-            "attempt",
-            "client_id",
-            "connection",
-            "consumed_ms",
-            "evicted",
-            "group",
-            "index",
-            "is_wildcard",
-        ),
-        *("numbers", "ready", "seen_at", "version"),
-    )
-
-    def __init__(self, client_id: str, group: str, index: LiteIndex) -> None:
-        self.client_id = client_id
-        self.group = group
-        self.index = index
-        self.numbers: set[int] = set()
-        self.ready: dict[int, None] = {}
-        """Lite topics that may have messages for the client, in order."""
-        self.is_wildcard = False
-        self.version = 0
-        self.connection: ServerConnection | None = None
-        """The connection on which the client last subscribed."""
-        self.evicted: set[str] = set()
-        """Lite topics that the client has lost to another one."""
-        self.attempt: tuple[str, list[int]] = ("", [])
-        """The attempt ID of its last pop that returned messages, and their lite topics."""
-        self.seen_at = 0.0
-        """Monotonic time of its last subscription."""
-        self.accessed_ms = NEVER_MS
-        """Time of its last pop in milliseconds since 1970."""
-        self.consumed_ms = NEVER_MS
-        """Time of its last pop that returned messages."""
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """Its ID and its group."""
-        return self.client_id, self.group
-
-    def is_reading(self, number: int) -> bool:
-        """Return whether the client reads a lite topic."""
-        return self.is_wildcard or number in self.numbers
+_Readers = list[LiteClient] | dict[str, Crowd]
+"""The clients of a lite topic: a few, or crowds by group."""
 
 
 class LiteSubscriptions:
@@ -87,12 +45,12 @@ class LiteSubscriptions:
         self._has_more = has_more
         self.clients: Final[dict[tuple[str, str], LiteClient]] = {}
         """The clients by ID and group, so that no group can take a client from another one."""
-        self._of: dict[LiteIndex, dict[int, list[LiteClient]]] = {}
-        self._wildcard: dict[LiteIndex, dict[LiteClient, None]] = {}
+        self._of: dict[LiteIndex, dict[int, _Readers]] = {}
+        self._wildcard: dict[LiteIndex, dict[str, Crowd]] = {}
         self.count = 0
         """Number of pairs of a client and one of its lite topics; a client of a wildcard group counts once."""
-        self.on_ready: Callable[[LiteClient], None] | None = None
-        """Called with a client that has more ready lite topics."""
+        self.on_ready: Callable[[LiteClient], bool] = _is_waiting
+        """Wakes a client that has more ready lite topics; returns whether it waits."""
         self.on_lost: Callable[[LiteIndex, int, str], None] | None = None
         """Called with a lite topic that a client of a group has lost to another one and that it reads from its first
         message on."""
@@ -103,12 +61,14 @@ class LiteSubscriptions:
     def of(self, index: LiteIndex, number: int) -> list[LiteClient]:
         """Return the clients that read a lite topic."""
         found = self._of.get(index, {}).get(number, ())
-        wildcard = self._wildcard.get(index)
-        return [*found, *wildcard] if wildcard else list(found)
+        crowds = [*(found.values() if isinstance(found, dict) else ()), *self._wildcard.get(index, {}).values()]
+        return [*(() if isinstance(found, dict) else found), *(client for crowd in crowds for client in crowd.clients)]
 
     def count_of(self, index: LiteIndex, number: int) -> int:
         """Return the number of clients that read a lite topic."""
-        return len(self._of.get(index, {}).get(number, ())) + len(self._wildcard.get(index, ()))
+        found = self._of.get(index, {}).get(number, ())
+        crowds = [*(found.values() if isinstance(found, dict) else ()), *self._wildcard.get(index, {}).values()]
+        return (0 if isinstance(found, dict) else len(found)) + sum(len(crowd.clients) for crowd in crowds)
 
     def of_group(self, group: str) -> list[LiteClient]:
         """Return the clients of a group."""
@@ -120,7 +80,7 @@ class LiteSubscriptions:
 
     def groups_with_wildcard(self, index: LiteIndex) -> set[str]:
         """Return the groups that read all lite topics of a parent topic."""
-        return {client.group for client in self._wildcard.get(index, ())}
+        return set(self._wildcard.get(index, ()))
 
     # --- clients ----------------------------------------------------------------------------------
     def client(self, client_id: str, group: str, index: LiteIndex, connection: ServerConnection | None) -> LiteClient:
@@ -166,28 +126,41 @@ class LiteSubscriptions:
         for client in [client for client in self.clients.values() if client.index.parent == parent]:
             self.remove(client)
 
-    def set_wildcard(self, client: LiteClient, is_wildcard: bool) -> None:
-        """Let a client read all lite topics of its parent topic, or not."""
+    def set_wildcard(self, client: LiteClient, is_wildcard: bool) -> bool:
+        """Let a client read all lite topics of its parent topic, or not; return whether it is the first of its group
+        that does.
+        """
         if client.is_wildcard == is_wildcard:
-            return
+            return False
         client.is_wildcard = is_wildcard
         self.changes += 1
+        self.count += 1 if is_wildcard else -1
+        crowds = self._wildcard.setdefault(client.index, {})
         if is_wildcard:
-            self._wildcard.setdefault(client.index, {})[client] = None
-            self.count += 1
-            return
-        self.count -= 1
-        del self._wildcard[client.index][client]
-        if not self._wildcard[client.index]:
+            is_first = client.group not in crowds
+            crowd = crowds.setdefault(client.group, Crowd())
+            crowd.join(client)
+            self._wake(crowd)
+            return is_first
+        self._leave(crowds, client)
+        if not crowds:
             del self._wildcard[client.index]
+        return False
+
+    def _leave(self, crowds: dict[str, Crowd], client: LiteClient) -> None:
+        crowd = crowds[client.group]
+        crowd.leave(client)
+        if crowd.clients:
+            self._wake(crowd)
+        else:
+            del crowds[client.group]
 
     # --- lite topics ------------------------------------------------------------------------------
     def add(self, client: LiteClient, number: int, settings: LiteGroup) -> None:
         """Add a lite topic to a client; in an exclusive group, others lose it. A removed client gets nothing."""
         if number in client.numbers or not self.has(client):
             return
-        clients = self._of.setdefault(client.index, {}).setdefault(number, [])
-        lost = [other for other in clients if other.group == client.group] if settings.is_exclusive else []
+        lost = self._of_group(client, number) if settings.is_exclusive else []
         for other in lost:
             self.take(other, number)
             name = client.index.name(number)
@@ -195,8 +168,13 @@ class LiteSubscriptions:
             self.notify(other, name)
         if lost and settings.resets_on_eviction and self.on_lost is not None:
             self.on_lost(client.index, number, client.group)
-        clients = self._of.setdefault(client.index, {}).setdefault(number, [])
-        clients.append(client)
+        readers = self._of.setdefault(client.index, {}).setdefault(number, [])
+        if isinstance(readers, list) and len(readers) == _FEW:
+            readers = self._of[client.index][number] = _crowds(readers, number)
+        if isinstance(readers, list):
+            readers.append(client)
+        else:
+            readers.setdefault(client.group, Crowd()).join(client)
         client.numbers.add(number)
         self.count += 1
         self.changes += 1
@@ -216,9 +194,12 @@ class LiteSubscriptions:
 
     def _take_from(self, client: LiteClient, number: int) -> None:
         of = self._of[client.index]
-        clients = of[number]
-        clients.remove(client)
-        if not clients:
+        readers = of[number]
+        if isinstance(readers, list):
+            readers.remove(client)
+        else:
+            self._leave(readers, client)
+        if not readers:
             del of[number]
             if not of:
                 del self._of[client.index]
@@ -243,7 +224,15 @@ class LiteSubscriptions:
         client.evicted &= {client.index.name(number) for number in wanted} if client.evicted else set()
 
     def _has_other(self, client: LiteClient, number: int) -> bool:
-        return any(other.group == client.group for other in self._of.get(client.index, {}).get(number, ()))
+        return bool(self._of_group(client, number))
+
+    def _of_group(self, client: LiteClient, number: int) -> list[LiteClient]:
+        """Return the clients of a client's group that read a lite topic."""
+        readers = self._of.get(client.index, {}).get(number, [])
+        if isinstance(readers, list):
+            return [other for other in readers if other.group == client.group]
+        crowd = readers.get(client.group)
+        return [] if crowd is None else list(crowd.clients)
 
     def notify(self, client: LiteClient, lite_topic: str) -> None:
         """Tell a client that it no longer reads a lite topic."""
@@ -260,40 +249,91 @@ class LiteSubscriptions:
     # --- readiness --------------------------------------------------------------------------------
     def make_ready(self, client: LiteClient, number: int) -> None:
         """Make a lite topic ready for a client if its group has messages left there."""
-        if self._has_more(client.index, number, client.group):
+        if not self._has_more(client.index, number, client.group):
+            return
+        crowd = self._wildcard.get(client.index, {}).get(client.group)
+        readers = self._of.get(client.index, {}).get(number)
+        if crowd is not None:
+            self._offer(crowd, number)
+        if number not in client.numbers:
+            return
+        if isinstance(readers, dict):
+            self._offer(readers[client.group], number)
+        else:
             client.ready[number] = None
-            if self.on_ready is not None:
-                self.on_ready(client)
+            self.on_ready(client)
 
     def arrived(self, index: LiteIndex, first: int, end: int) -> None:
         """Make the lite topics in which messages arrived ready for their clients.
 
         :param first: the entry of the first message; ``end`` is the one after the last.
         """
-        found = self._of.get(index)
-        wildcard = self._wildcard.get(index)
-        if found is None and wildcard is None:
+        found = self._of.get(index, {})
+        wildcard = self._wildcard.get(index, {})
+        if not found and not wildcard:
             return
         for number in index.owners(first, end):
-            clients = None if found is None else found.get(number)
-            if clients is not None:
-                for client in clients:
+            readers = found.get(number)
+            if isinstance(readers, list):
+                for client in readers:
                     client.ready[number] = None
-                self._tell(clients)
-            if wildcard is not None and number != NO_NAME:
-                for client in wildcard:
-                    client.ready[number] = None
-                self._tell(wildcard)
-
-    def _tell(self, clients: Iterable[LiteClient]) -> None:
-        if self.on_ready is not None:
-            for client in clients:
-                self.on_ready(client)
+                    self.on_ready(client)
+            elif readers is not None:
+                for crowd in readers.values():
+                    self._offer(crowd, number)
+            if wildcard and number != NO_NAME:
+                for crowd in wildcard.values():
+                    self._offer(crowd, number)
 
     def changed(self, index: LiteIndex, number: int, group: str) -> None:
         """Make a lite topic that a group may read further ready for the group's clients."""
-        for client in self.of(index, number):
-            if client.group == group:
-                client.ready[number] = None
-                if self.on_ready is not None:
+        readers = self._of.get(index, {}).get(number, [])
+        if isinstance(readers, list):
+            for client in readers:
+                if client.group == group:
+                    client.ready[number] = None
                     self.on_ready(client)
+        elif group in readers:
+            self._offer(readers[group], number)
+        crowd = self._wildcard.get(index, {}).get(group)
+        if crowd is not None:
+            self._offer(crowd, number)
+
+    def _offer(self, crowd: Crowd, number: int) -> None:
+        crowd.ready[number] = None
+        self._wake(crowd)
+
+    def _wake(self, crowd: Crowd) -> None:
+        """Wake one of the clients that wait, if anything is ready."""
+        while crowd.ready and crowd.waiting:
+            client = next(iter(crowd.waiting))
+            del crowd.waiting[client]
+            if self.on_ready(client):
+                return
+
+    def looked(self, client: LiteClient, *, is_waiting: bool) -> None:
+        """Note that a client has looked at what is ready, and wake the next one if it has left something.
+
+        :param is_waiting: True if it waits for more.
+        """
+        for crowd in client.crowds:
+            if is_waiting:
+                crowd.waiting[client] = None
+            else:
+                self._wake(crowd)
+
+
+def _crowds(clients: list[LiteClient], number: int) -> dict[str, Crowd]:
+    """Return the crowds of a lite topic that gets more than a few clients."""
+    crowds: dict[str, Crowd] = {}
+    for client in clients:
+        crowd = crowds.setdefault(client.group, Crowd())
+        crowd.join(client)
+        if number in client.ready:
+            del client.ready[number]
+            crowd.ready[number] = None
+    return crowds
+
+
+def _is_waiting(_client: LiteClient) -> bool:
+    return False

@@ -108,6 +108,10 @@ class HeldRequests(Generic[H]):
         if (name, group) in self._held:
             self._wake((name, group))
 
+    def is_waiting(self, name: str, group: str) -> bool:
+        """Return whether a request of a key waits that can be answered now."""
+        return any(not one.connection.is_behind for one in self._held.get((name, group), ()))
+
     def _wake(self, key: Key) -> None:
         self._ready[key] = None
         if not self._is_scheduled:
