@@ -106,7 +106,10 @@ def test_arguments_and_values_of_any_json(tmp_path: Path) -> None:
 
 
 def test_a_task_is_sent_when_its_transaction_commits(tmp_path: Path) -> None:
-    """RealOrangeOne/django-tasks-rq#11, rq/django-rq#821."""
+    """RealOrangeOne/django-tasks-rq#11, rq/django-rq#821: tasks that ran before the commit.
+
+    RealOrangeOne/django-tasks-db#56: a worker that was called in a transaction closed its connection.
+    """
     file = tmp_path / "notes"
     later = note.using(run_after=run_later(seconds=0.2))
     with transaction.atomic():
@@ -216,6 +219,7 @@ def test_a_task_without_a_row(tmp_path: Path) -> None:
 
 
 def test_copies_of_a_message_run_once(tmp_path: Path) -> None:
+    """Koed00/django-q#614: a task that several workers ran."""
     result = note.enqueue(str(tmp_path / "notes"), "one")
     task_backends["default"].send(results.order_of(StoredTask.objects.get(pk=result.id)))
     work()

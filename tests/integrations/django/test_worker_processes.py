@@ -91,6 +91,7 @@ def test_a_task_that_kills_each_worker_ends(broker: SyncCluster, start: Start, t
 
 
 def test_a_stopped_worker_finishes_its_task_and_takes_no_other(start: Start, tmp_path: Path) -> None:
+    """celery/celery#2700: SIGTERM ended tasks at once."""
     file = tmp_path / "notes"
     running = hold.enqueue(str(file), "one")
     worker = start()
@@ -179,6 +180,7 @@ note.enqueue(sys.argv[1], "parent after")
 
 
 def test_a_fork_has_connections_of_its_own(start: Start, tmp_path: Path) -> None:
+    """PostHog/posthog-python#290: nothing was sent after the fork of a server that loads the application before."""
     file = tmp_path / "notes"
     subprocess.run([sys.executable, "-c", FORK, str(file)], env=os.environ, check=True, timeout=60)
     start()

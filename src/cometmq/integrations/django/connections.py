@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import suppress
 from typing import Final
 
 from django.db import connections as databases
 
-from cometmq.client import AccessDeniedError, BrokerError, Message, ProducerConfig, RouteNotFoundError
-from cometmq.client.sync import SyncAdmin, SyncProducer
+from cometmq.client import Message, ProducerConfig
+from cometmq.client.sync import SyncProducer
 from cometmq.integrations.django.options import BackendOptions
+from cometmq.integrations.queues import ensure_topic
 from cometmq.threads import call_in_forked_children
 
 logger: Final = logging.getLogger("cometmq.django")
@@ -35,7 +35,8 @@ class Connection:
         :raises CometMQError: the message was not sent, or nobody knows.
         """
         if message.topic not in self._topics:
-            ensure_topic(self._options, message.topic)
+            options = self._options
+            ensure_topic(options.namesrv, options.security, message.topic, options.priority_levels)
             self._topics.add(message.topic)
         return self._producer.send(message).msg_id
 
@@ -83,26 +84,3 @@ def close_old_databases() -> None:
     for database in databases.all(initialized_only=True):
         if not database.in_atomic_block:
             database.close_if_unusable_or_obsolete()
-
-
-def ensure_topic(options: BackendOptions, topic: str) -> None:
-    """Create the topic of a queue, with a queue for each level of priorities, unless it exists.
-
-    :raises AccessDeniedError: the account may neither see nor create the topic.
-    :raises CometMQError: no broker answers.
-    """
-    with SyncAdmin(options.namesrv, security=options.security) as admin:
-        with suppress(RouteNotFoundError):
-            admin.topic_route(topic)
-            return
-        try:
-            admin.create_topic(topic, queues=options.priority_levels, message_type="PRIORITY")
-        except AccessDeniedError as error:
-            error.next_step = (
-                f"create it with an administrator's account: cometmq topic create {topic} --queues "
-                f"{options.priority_levels} --type PRIORITY"
-            )
-            raise
-        except BrokerError as error:
-            logger.warning("topic %s has no priorities: %s", topic, error)
-            admin.create_topic(topic, queues=options.priority_levels)

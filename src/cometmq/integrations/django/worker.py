@@ -33,8 +33,9 @@ from cometmq.clock import SYSTEM_CLOCK
 from cometmq.errors import CometMQError
 from cometmq.integrations.django import results
 from cometmq.integrations.django.backend import CometMQBackend
-from cometmq.integrations.django.connections import CONNECTIONS, close_old_databases, ensure_topic
+from cometmq.integrations.django.connections import CONNECTIONS, close_old_databases
 from cometmq.integrations.django.running import Delivery, Running, Verdict, What
+from cometmq.integrations.queues import ensure_topic, log_lost
 
 logger: Final = logging.getLogger("cometmq.django")
 
@@ -97,7 +98,7 @@ class Worker:
             config=SimpleConsumerConfig(
                 invisible_s=self._options.invisible_s, renew_up_to_s=self._options.max_running_s, retry_s=5.0
             ),
-            on_lost=_lost,
+            on_lost=log_lost,
             security=self._options.security,
         )
 
@@ -115,10 +116,10 @@ class Worker:
 
     def _prepare(self) -> None:
         """Create the topics that do not exist, and wait for a broker if the worker is to stay."""
-        topics = [self._options.topic(name) for name in self._settings.queues]
+        options, topics = self._options, [self._options.topic(name) for name in self._settings.queues]
         while not self._is_stopping and topics:
             try:
-                ensure_topic(self._options, topics[-1])
+                ensure_topic(options.namesrv, options.security, topics[-1], options.priority_levels)
                 topics.pop()
             except AccessDeniedError:
                 raise
@@ -279,11 +280,3 @@ class Worker:
             with suppress(CometMQError):
                 self._consumer.change_invisible(message, 0)
         os._exit(128 + number)
-
-
-def _lost(message: Any) -> None:
-    logger.warning(
-        "message %s: another worker may start its task, because the task runs longer than max_running_s, or no broker "
-        "answers",
-        message.msg_id,
-    )

@@ -36,13 +36,10 @@ TEMPLATES = [
         },
     }
 ]
-DATABASES = {
-    "default": {
-        "ENGINE": "django.db.backends.sqlite3",
-        "NAME": os.environ.get("TASKS_DATABASE", ":memory:"),
-        "OPTIONS": {"timeout": 30},
-    }
-}
+_DATABASE = os.environ.get("TASKS_DATABASE", ":memory:")
+_SQLITE = {"ENGINE": "django.db.backends.sqlite3", "NAME": _DATABASE, "OPTIONS": {"timeout": 30}}
+_POSTGRES = {"ENGINE": "django.db.backends.postgresql", "NAME": "postgres", "USER": "lake", "HOST": "127.0.0.1"}
+DATABASES = {"default": {**_POSTGRES, "PORT": _DATABASE.rpartition(":")[2]} if "//" in _DATABASE else _SQLITE}
 _BACKEND = "cometmq.integrations.django.CometMQBackend"
 QUEUES = ["default", "mails", "Büro/nachts 1"]
 TASKS = {

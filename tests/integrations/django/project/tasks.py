@@ -96,3 +96,10 @@ def hide_table() -> None:
 def stop_autocommit() -> None:
     """Leave the connection in another state than it was."""
     transaction.set_autocommit(False)
+
+
+@task()
+def lose_connection() -> None:
+    """Have PostgreSQL end the connection of this task."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
