@@ -11,8 +11,9 @@ import msgspec
 import pytest
 from tests.broker.conftest import small_config
 
+from cometmq import fastjson
 from cometmq.broker.config import BrokerConfig, LiveConfig
-from cometmq.broker.limits import FILTER_CHARS_PER_SLICE, MAX_CONSUMER_FILTERS
+from cometmq.broker.limits import FILTER_CHARS_PER_SLICE, MAX_CONSUMER_FILTERS, TABLE_ROWS_PER_SLICE
 from cometmq.broker.pull import consumer_filters
 from cometmq.broker.pull.consumer_filters import ConsumerFilterManager
 from cometmq.filter import Selector, parse_selector
@@ -47,6 +48,23 @@ def from_golden(golden: Path, store: str, path: Path) -> bytes:
 
 
 # --- the file -------------------------------------------------------------------------------------
+def test_the_filters_of_a_topic_are_written_in_slices_and_as_in_one_piece(path: Path) -> None:
+    """The filters of a hundred topics were one slice, which held the event loop for 40 ms."""
+    filters = opened(path, VirtualClock())
+    count = 2 * TABLE_ROWS_PER_SLICE + 1
+    for number in range(count):
+        filters.register(f"Group-{number}", [sql(f"Topic-{number % 2}", f"a = {number}")])
+    pieces = list(filters._pieces())
+    assert max(piece.count(b'"expression":') for piece in pieces) <= TABLE_ROWS_PER_SLICE
+    text = b"".join(pieces)
+    assert text == fastjson.dumps_pretty(fastjson.loads(text))
+    filters.save_last()
+    assert path.read_bytes() == text
+    again = opened(path, VirtualClock())
+    assert again.load() == []
+    assert len(again) == count
+
+
 def test_apaches_file_is_read_and_written_to_the_byte(golden: Path, path: Path) -> None:
     content = from_golden(golden, "clean", path)
     clock = VirtualClock(start_ms=1_795_231_960_000)

@@ -14,16 +14,23 @@ from typing import Any, Final
 
 import msgspec
 
+from cometmq import fastjson
 from cometmq.broker.config import LiveConfig
-from cometmq.broker.limits import FILTER_CHARS_PER_SLICE, MAX_CONSUMER_FILTER_CHARS, MAX_CONSUMER_FILTERS
+from cometmq.broker.limits import (
+    FILTER_CHARS_PER_SLICE,
+    MAX_CONSUMER_FILTER_CHARS,
+    MAX_CONSUMER_FILTERS,
+    TABLE_ROWS_PER_SLICE,
+)
+from cometmq.broker.slices import batches
 from cometmq.broker.tables.journaled_file import JournaledFile
-from cometmq.broker.tables.row_writer import RowWriter, pieces_of_map
+from cometmq.broker.tables.row_writer import RowWriter
 from cometmq.clock import Clock
 from cometmq.filter import SQL92, FilterError, parse_selector
 from cometmq.filter.bloom import BloomFilter, BloomFilterData
 from cometmq.loop import finish
 from cometmq.message.names import check_group, check_topic
-from cometmq.remoting.bodies import SubscriptionData
+from cometmq.remoting.bodies import SubscriptionData, to_builtins
 
 _log = logging.getLogger(__name__)
 
@@ -271,12 +278,28 @@ class ConsumerFilterManager:
         return msgspec.json.encode({"filterDataByTopic": topics})
 
     def _pieces(self) -> Iterator[bytes]:
-        by_topic: dict[str, FilterDataMapByTopic] = {}
+        """Yield the file's text in fastjson's pretty format, slice by slice; one topic may have all filters."""
+        by_topic: dict[str, list[ConsumerFilterData]] = {}
         for topics in self._topics_of.values():
             for data in topics.values():
-                of_topic = by_topic.setdefault(data.topic, FilterDataMapByTopic(topic=data.topic))
-                of_topic.group_filter_data[data.consumer_group] = data
-        return pieces_of_map("filterDataByTopic", by_topic.items())
+                by_topic.setdefault(data.topic, []).append(data)
+        yield b'{\n\t"filterDataByTopic":{'
+        before = b"\n\t\t"
+        for topic, filters in by_topic.items():
+            name = fastjson.dumps(topic)
+            yield b'%s%s:{\n\t\t\t"groupFilterData":{' % (before, name)
+            first = b"\n\t\t\t\t"
+            for some in batches(filters, TABLE_ROWS_PER_SLICE):
+                yield first + b",\n\t\t\t\t".join([_row(data) for data in some])
+                first = b",\n\t\t\t\t"
+            yield b'\n\t\t\t},\n\t\t\t"topic":%s\n\t\t}' % name
+            before = b",\n\t\t"
+        yield b"\n\t}\n}" if by_topic else b"}\n}"
+
+
+def _row(data: ConsumerFilterData) -> bytes:
+    """Return a filter's text in its topic's map."""
+    return fastjson.dumps(data.consumer_group) + b":" + fastjson.dumps_pretty(to_builtins(data), 4)
 
 
 def _fault_of(data: ConsumerFilterData) -> str | None:
