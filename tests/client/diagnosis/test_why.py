@@ -290,16 +290,34 @@ async def test_a_group_that_lags(cluster: Cluster, admin: Admin) -> None:
     assert cause(found).name == "members"
 
 
-async def test_an_account_without_a_right_is_named() -> None:
-    accounts = [{"accessKey": "reader-account", "secretKey": "12345678", "topicPerms": ["orders=DENY"]}]
+@pytest.mark.parametrize(
+    ("account", "words"),
+    [
+        (
+            "refused",
+            "Account refused may not receive: Topic:orders needs Sub, but No default permission for topic:orders",
+        ),
+        (
+            "missing",
+            "Account missing may not receive: Topic:orders needs Sub, but the brokers do not have this account.",
+        ),
+    ],
+)
+async def test_an_account_without_a_right_is_named(account: str, words: str) -> None:
+    accounts = [
+        {"accessKey": "refused", "secretKey": "12345678", "topicPerms": ["orders=PUB"]},
+        {"accessKey": "allowed", "secretKey": "12345678", "topicPerms": ["orders=SUB"], "groupPerms": [f"{GROUP}=SUB"]},
+    ]
     async with Cluster(clock=VirtualClock(), accounts=accounts) as cluster:
         await cluster.create_topic("orders", 1)
         async with Admin(instance=cluster.client_instance()) as admin:
             await admin.create_group(GROUP)
             result = await cluster.send(Message("orders", b"x"))
-            found = await why(admin, result.msg_id, account="reader-account")
-    permission = next(check for check in found.checks if check.name == "permission")
-    assert permission.verdict in (Verdict.CAUSE, Verdict.UNKNOWN)
+            found = cause(await why(admin, result.msg_id, account=account))
+            allowed = await why(admin, result.msg_id, account="allowed")
+    assert (found.name, found.verdict) == ("permission", Verdict.CAUSE)
+    assert found.evidence.startswith(words)
+    assert [check.verdict for check in allowed.checks if check.name == "permission"] == [Verdict.RULED_OUT]
 
 
 def test_a_text_of_a_stranger_cannot_leave_its_quotes() -> None:

@@ -57,9 +57,12 @@ def why(
         return await why_not_consumed(admin, question)
 
     found = administer(namesrv, work)
-    show(rows_of(found), _COLUMNS, output, title=f"Why {group} has not consumed {found.msg_id or message_id}")
+    columns = _COLUMNS[:-1] if output == "table" else _COLUMNS
+    show(rows_of(found), columns, output, title=f"Why {group} has not consumed {found.msg_id or message_id}")
     if output == "table":
         notify(found.answer)
+        if found.decisive is not None and found.decisive.next_step:
+            notify(f"Next step: {found.decisive.next_step}")
 
 
 def rows_of(found: Explanation) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from cometmq.client.diagnosis.checks import Question, Unavailable, tried
 from cometmq.client.diagnosis.place import by_unique_key
 from cometmq.client.errors import BrokerError, RouteNotFoundError
 from cometmq.client.trace.reader import Consumption, way_of
+from cometmq.message.hosts import stored_ip
 from cometmq.message.message import MessageExt
 from cometmq.message.names import SCHEDULE_TOPIC, dlq_topic, retry_topic
 from cometmq.message.pop_info import pop_retry_topic
@@ -62,6 +63,14 @@ class GroupFacts:
         if isinstance(self.connection, Unavailable):
             return []
         return sorted(member.client_id for member in self.connection.connection_set)
+
+    @property
+    def member_address(self) -> str:
+        """Return the IP address of a member, or the loopback address if there is none."""
+        if isinstance(self.connection, Unavailable) or not self.connection.connection_set:
+            return "127.0.0.1"
+        host = self.connection.connection_set[0].client_addr.removeprefix("/").rpartition(":")[0]
+        return host if stored_ip(host) is not None else "127.0.0.1"
 
     @property
     def model(self) -> str:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from cometmq.client.admin import Admin
-from cometmq.client.admin.decisions import decision_of
+from cometmq.client.admin.decisions import Decision, decision_of, plain_decision
 from cometmq.client.diagnosis import consumption, stored
 from cometmq.client.diagnosis.checks import Check, Explanation, Question, Unavailable, Verdict, tried
-from cometmq.client.diagnosis.group import facts_of
+from cometmq.client.diagnosis.group import GroupFacts, facts_of
 from cometmq.client.diagnosis.place import Extent, find
-from cometmq.client.errors import RouteNotFoundError
+from cometmq.client.errors import ClientError, RouteNotFoundError
 from cometmq.message.hosts import parse_address, stored_ip
 from cometmq.message.message import MessageExt
 from cometmq.remoting.bodies import TopicRouteData
-from cometmq.remoting.permissions import Action, on_group, on_topic
+from cometmq.remoting.permissions import Action, Need, on_group, on_topic
 
 
 async def why_not_consumed(admin: Admin, question: Question) -> Explanation:
@@ -52,7 +52,7 @@ async def _checks(admin: Admin, question: Question, message: MessageExt, route: 
         Check("stored", Verdict.RULED_OUT, f"The message is stored at {place}."),
         *([] if is_reached else [stored.life_time(message, now_ms), stored.readable(message, question.topic, route)]),
         consumption.may_consume(question, facts),
-        *([await _permission(admin, question, message)] if question.account else []),
+        *([await _permission(admin, question, facts)] if question.account else []),
         consumption.dead_letter(question, facts),
         consumption.retry(facts, now_ms),
         *([] if is_reached else [consumption.online(question, facts)]),
@@ -63,20 +63,34 @@ async def _checks(admin: Admin, question: Question, message: MessageExt, route: 
     ]
 
 
-async def _permission(admin: Admin, question: Question, message: MessageExt) -> Check:
+async def _permission(admin: Admin, question: Question, facts: GroupFacts) -> Check:
     """Check that the account of the group's members may receive the topic's messages."""
     name = question.account
-    cluster = next(iter((await admin.cluster_info()).cluster_addr_table), "")
     for need in (on_topic(question.topic, Action.SUB), on_group(question.group, Action.SUB)):
-        decision = await tried(decision_of(admin, name, need, message.born_host.rpartition(":")[0], cluster=cluster))
+        decision = await tried(_decision(admin, name, need, facts.member_address))
         if isinstance(decision, Unavailable):
-            return Check("permission", Verdict.UNKNOWN, f"The permissions of {name} are not known: {decision.reason}.")
+            evidence = f"The permissions of account {name} are not known: {decision.reason}."
+            return Check("permission", Verdict.UNKNOWN, evidence)
         if not decision.allowed:
-            evidence = f"Account {name} may not receive: {need.resource} needs Sub, and {decision.why}."
-            return Check(
-                "permission", Verdict.CAUSE, evidence, f"Run: cometmq acl create {name} {need.resource} --action Sub"
-            )
+            evidence = f"Account {name} may not receive: {need.resource} needs Sub, but {decision.why.rstrip('.')}."
+            step = f"Permit Sub on {need.resource}: cometmq acl create {name} {need.resource} --action Sub"
+            return Check("permission", Verdict.CAUSE, evidence, step)
     return Check("permission", Verdict.RULED_OUT, f"Account {name} may receive messages of the topic with this group.")
+
+
+async def _decision(admin: Admin, name: str, need: Need, source: str) -> Decision:
+    """Return the decision of a broker with users and policies (ACL 2.0) or with ``plain_acl.yml`` (ACL 1.0)."""
+    cluster = next(iter((await admin.cluster_info()).cluster_addr_table), "")
+    users = await tried(decision_of(admin, name, need, source, cluster=cluster))
+    if not isinstance(users, Unavailable):
+        return users
+    plain = await tried(admin.plain_accounts())
+    if isinstance(plain, Unavailable):
+        raise ClientError(users.reason)
+    account = next((one for one in plain.plain_access_configs or () if one.access_key == name), None)
+    if account is None:
+        return Decision(False, "the brokers do not have this account")
+    return plain_decision(account, plain.global_white_addrs or (), need, source)
 
 
 def _with_broker(message: MessageExt, route: TopicRouteData) -> MessageExt:
