@@ -15,6 +15,8 @@ from tests.helpers.contents import bodies
 from tests.helpers.waiting import until
 
 import cometmq.broker.controller as controller
+import cometmq.broker.lite.index as index
+import cometmq.broker.master_parts as master_parts
 from cometmq.broker.controller import Broker
 from cometmq.broker.turn.confirm_service import ConfirmService
 from cometmq.broker.turn.inner_message import InnerMessage, Stored
@@ -122,7 +124,8 @@ async def in_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[InSet]:
     if request.param == "python":
-        monkeypatch.setattr(controller, "CORE", None)
+        for module in (controller, index, master_parts):
+            monkeypatch.setattr(module, "CORE", None)
     elif CORE is None:
         pytest.skip("the compiled core is not installed (make test builds it)")
     confirms = ConfirmService(clock=clock, timeout_s=TIMEOUT_S)
@@ -131,6 +134,7 @@ async def in_set(
     )
     broker = Broker(small_config(tmp_path), clock=clock)
     await broker.start()
+    assert (broker.plain_sends is None) == (request.param == "python")
     wire = await connect_to(broker)
     confirms.confirm(0)
     yield InSet(broker, wire, confirms)
