@@ -9,6 +9,7 @@ from tests.broker.wire import Wire
 from tests.helpers.waiting import until
 
 from cometmq.broker.controller import Broker
+from cometmq.broker.pop import left_behind
 from cometmq.broker.pop.left_behind import GRACE_SECONDS
 from cometmq.testing import VirtualClock, settle
 
@@ -46,6 +47,46 @@ async def test_messages_of_a_dead_client_come_again_within_a_second(
     assert await other.pop() == []
     await clock.run_for(GRACE_SECONDS)
     assert [(m.body, m.times) for m in await other.pop()] == [(b"a", 1), (b"c", 1)]
+
+
+async def test_a_client_that_dies_before_it_gets_the_answer(
+    wire: Wire, broker: Broker, popper: Popper, other: Popper, clock: VirtualClock
+) -> None:
+    await send(popper.wire, b"a")
+    popper.wire.post(popper.command(owner="me"))
+    await close(popper, broker)
+    assert await other.pop() == []
+    await clock.run_for(GRACE_SECONDS)
+    assert [(m.body, m.times) for m in await other.pop()] == [(b"a", 1)]
+
+
+async def test_many_messages_are_given_back_in_several_rounds(
+    wire: Wire, broker: Broker, popper: Popper, other: Popper, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(left_behind, "MESSAGES_AT_ONCE", 4)
+    await send(wire, *(b"%d" % number for number in range(10)))
+    assert len(await popper.pop(owner="me")) == 10
+    await close(popper, broker)
+    await clock.run_for(GRACE_SECONDS)
+    first = await other.pop()
+    assert 0 < len(first) < 10
+    await clock.run_for(0.1)
+    assert len(first) + len(await other.pop()) == 10
+
+
+async def test_no_more_messages_are_remembered_than_the_limit_allows(
+    wire: Wire, broker: Broker, popper: Popper, other: Popper, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(left_behind, "MAX_MESSAGES", 3)
+    await send(wire, *(b"%d" % number for number in range(5)))
+    found = await popper.pop(owner="me", max_msg_nums=2, invisible_time=60_000)
+    await other.ack(found[0])  # on another connection
+    await popper.pop(owner="me", invisible_time=60_000)
+    await close(popper, broker)
+    await clock.run_for(GRACE_SECONDS)
+    assert len(await other.pop()) == 3
+    await clock.run_for(60)
+    assert len(await other.pop()) >= 1
 
 
 async def test_without_an_owner_the_invisible_time_applies(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final
 
 from cometmq.broker.context import BrokerContext
@@ -29,6 +30,9 @@ _log = logging.getLogger(__name__)
 
 GRACE_SECONDS: Final = 0.5
 """Time after which a client without a connection gives back its messages, so that they come again within a second."""
+MESSAGES_AT_ONCE: Final = 1_000
+"""Number of messages that are given back in one round of the loop (about 5 ms)."""
+_PAUSE_SECONDS: Final = 0.001
 MAX_MESSAGES: Final = 100_000
 """Maximum number of messages that a client gives back; the others become visible when their time ends."""
 
@@ -68,16 +72,20 @@ class LeftBehind:
         return sum(len(owner.popped) for owner in self._owners.values())
 
     # --- what happens to messages -----------------------------------------------------------------
-    def popped(self, connection: ServerConnection, group: str, found: Iterable[PoppedFrom], pop_time: int) -> None:
-        """Remember messages that a pop has handed out."""
-        owner = self._owner_of.get(connection)
-        if owner is None:
+    def popped(
+        self, connection: ServerConnection, name: str, group: str, found: Iterable[PoppedFrom], pop_time: int
+    ) -> None:
+        """Remember messages that a pop has handed out, also if its connection has closed in the meantime."""
+        if self._stopped:
             return
+        owner = self._owner_of.get(connection) or self._owner(name)
         for topic, queue_id, offsets in found:
             queue = self._log.state.queue(topic, group, queue_id)
             owner.popped.update(dict.fromkeys(((queue, offset) for offset in offsets), pop_time))
         if len(owner.popped) > MAX_MESSAGES:
-            self._forget_ended(owner)
+            _make_room(owner)
+        if not owner.connections and not owner.alarm.is_set:
+            owner.alarm.after(GRACE_SECONDS)
 
     def changed(self, connection: ServerConnection, queue: PopQueue, offset: int, pop_time: int) -> None:
         """Remember the new pop time of a message whose invisible time was changed."""
@@ -92,23 +100,22 @@ class LeftBehind:
             for offset in offsets:
                 owner.popped.pop((queue, offset), None)
 
-    def _forget_ended(self, owner: _Owner) -> None:
-        """Forget messages that other connections have acknowledged, and the latest ones if there are too many."""
-        kept = {key: pop_time for key, pop_time in owner.popped.items() if _is_invisible(*key, pop_time)}
-        owner.popped = dict(list(kept.items())[:MAX_MESSAGES])
-
     # --- connections ------------------------------------------------------------------------------
     def enter(self, connection: ServerConnection, name: str) -> None:
         """Note that a client pops on a connection."""
         if connection in self._owner_of or self._stopped:
             return
-        owner = self._owners.get(name)
-        if owner is None:
-            owner = self._owners[name] = _Owner(name, Alarm(lambda: self._give_back(name), clock=self._clock))
+        owner = self._owner(name)
         owner.alarm.cancel()
         owner.connections.add(connection)
         self._owner_of[connection] = owner
         connection.on_close.append(self._connection_closed)
+
+    def _owner(self, name: str) -> _Owner:
+        owner = self._owners.get(name)
+        if owner is None:
+            owner = self._owners[name] = _Owner(name, Alarm(lambda: self._give_back(name), clock=self._clock))
+        return owner
 
     def _connection_closed(self, connection: ServerConnection) -> None:
         owner = self._owner_of.pop(connection, None)
@@ -119,15 +126,17 @@ class LeftBehind:
             owner.alarm.after(GRACE_SECONDS)
 
     def _give_back(self, name: str) -> None:
-        """Make the messages of a client that is gone visible."""
-        owner = self._owners.pop(name)
+        """Make some messages of a client that is gone visible, and the others in the next rounds."""
+        owner = self._owners[name]
         try:
             self._log.check()
         except RefusedError as refused:
             _log.warning("messages of %s become visible when their time ends: %s", name, refused)
+            del self._owners[name]
             return
         now_ms, count = self._clock.now_ms(), 0
-        for (queue, offset), pop_time in owner.popped.items():
+        for queue, offset in list(islice(owner.popped, MESSAGES_AT_ONCE)):
+            pop_time = owner.popped.pop((queue, offset))
             if _is_invisible(queue, offset, pop_time):
                 later = max(now_ms, pop_time + 1)
                 self._log.add(Changed(*queue.key, pop_time, offset, later, now_ms - later))
@@ -135,6 +144,20 @@ class LeftBehind:
         if count:
             _log.info("%s is gone, and gives back %d messages", name, count)
             self._log.when_stored(_ignore_outcome)
+        if owner.popped:
+            owner.alarm.after(_PAUSE_SECONDS)
+        else:
+            del self._owners[name]
+
+
+def _make_room(owner: _Owner) -> None:
+    """Forget some messages that other connections have acknowledged, and the latest ones if there are too many."""
+    for key in list(islice(owner.popped, MESSAGES_AT_ONCE)):
+        pop_time = owner.popped.pop(key)
+        if _is_invisible(*key, pop_time):
+            owner.popped[key] = pop_time
+    while len(owner.popped) > MAX_MESSAGES:
+        owner.popped.popitem()
 
 
 def _ignore_outcome(_refusal: RefusedError | None) -> None:

@@ -433,8 +433,8 @@ class PopMessageProcessor:
                         self._offsets.set_offset(group, topic, queue_id, begin)
                 connection.respond(request, refusal.response(), polling=True)
                 return
-            if collected.popped:
-                self._left.popped(connection, group, collected.popped, collected.pop_time)
+            if header.owner is not None and collected.popped:
+                self._left.popped(connection, header.owner, group, collected.popped, collected.pop_time)
             self._limiter.got(connection, group, collected.count, collected.size)
             self._stats.get(header.topic, group, collected.count, collected.size)
             if collected.retries:
