@@ -8,6 +8,7 @@ from queue import Empty
 from typing import Any
 
 import pytest
+from amqp.exceptions import RecoverableConnectionError
 from kombu import Connection, Consumer, Exchange, Message, Producer, Queue
 from kombu.exceptions import ChannelError, OperationalError
 from tests.helpers.waiting import block_for, wait_for
@@ -272,3 +273,29 @@ def test_without_a_nameserver_the_error_says_so() -> None:
         pytest.raises(OperationalError, match=r"127\.0\.0\.1:1"),
     ):
         connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
+
+
+def test_a_producer_waits_for_a_broker_that_restarts() -> None:
+    with SyncCluster() as cluster, Connection(f"cometmq://{cluster.namesrv_address}") as connection:
+        queue = connection.SimpleQueue("restarting")
+        queue.put(0)
+        channel = queue.producer.channel
+        cluster.call(cluster.cluster.kill_broker(0))
+        other = connection.clone()
+        with pytest.raises(OperationalError, match="no broker answers"):
+            other.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
+        tries = []
+
+        def failed(_error: BaseException, _interval: float) -> None:
+            tries.append(1)
+            if len(tries) == 3:
+                cluster.call(cluster.cluster.start_broker(0))
+
+        policy = {"max_retries": 100, "interval_start": 0.05, "interval_step": 0, "errback": failed}
+        queue.producer.publish(1, retry=True, retry_policy=policy)
+        assert len(tries) >= 3
+        assert queue.producer.channel is not channel
+        with pytest.raises(RecoverableConnectionError):
+            channel.basic_get("restarting")
+        again = connection.SimpleQueue("restarting")
+        assert sorted(again.get(timeout=10).payload for _ in range(2)) == [0, 1]

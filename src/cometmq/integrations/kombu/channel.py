@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from amqp.exceptions import RecoverableConnectionError
 from amqp.protocol import queue_declare_ok_t
 from kombu.exceptions import ChannelError
 from kombu.transport import virtual
@@ -70,7 +71,7 @@ class Channel(virtual.Channel):
     @property
     def _sync(self) -> SyncSession:
         if self.connection is None:
-            raise ChannelError("the channel is closed")
+            raise RecoverableConnectionError("the channel is closed")
         return self.connection.session  # type: ignore[no-any-return]
 
     def _run(self, work: Coroutine[Any, Any, R]) -> R:

@@ -6,6 +6,7 @@ whether it has it. So a task that a retrying producer publishes twice is stored 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -14,9 +15,11 @@ from typing import Final, TypeVar
 from cometmq.client.admin import Admin
 from cometmq.client.consumer.pull_consumer import PullConsumer
 from cometmq.client.errors import (
+    AccessDeniedError,
     BrokerError,
     ClientError,
     RemotingClosedError,
+    RemotingConnectError,
     RemotingError,
     RemotingSendError,
     RemotingTimeoutError,
@@ -34,7 +37,7 @@ from cometmq.integrations.kombu.readers import PrivateQueue, Source
 from cometmq.integrations.kombu.settings import Settings
 from cometmq.message.ids import RecallHandle
 from cometmq.message.message import Message, MessageExt, split_records
-from cometmq.message.names import AUTO_CREATE_TOPIC, TIMER_TOPIC
+from cometmq.message.names import AUTO_CREATE_TOPIC, MASTER_ID, TIMER_TOPIC
 from cometmq.message.pop_info import pop_retry_topic
 from cometmq.message.properties import REAL_TOPIC, TIMER_OUT_MS
 from cometmq.remoting.bodies import MessageQueue
@@ -47,6 +50,8 @@ V = TypeVar("V")
 
 MAX_REMEMBERED: Final = 10_000
 """Number of delayed tasks whose handles, and of messages in doubt whose brokers, a process remembers."""
+CHECK_S: Final = 2.0
+"""Time in seconds for a broker to answer before a connection counts as opened."""
 ABSENT_S: Final = 5.0
 """Time in seconds after which a process asks again whether a topic exists."""
 _LATER_MS: Final = 10**13
@@ -95,6 +100,34 @@ class Session:
         except BaseException:
             await self.close()
             raise
+
+    async def check(self) -> None:
+        """Check that a broker answers, so that Kombu waits before it tries again.
+
+        :raises RemotingError: no nameserver answers, or no broker.
+        :raises RouteNotFoundError: no broker is registered.
+        """
+        found = self.instance.routes.brokers.values()
+        masters = {address for broker in found if (address := broker.get(MASTER_ID)) is not None}
+        if not masters:
+            try:
+                masters = set((await self.admin.masters()).values())
+            except AccessDeniedError:
+                return  # the first request to a broker will tell
+        if not masters:
+            raise RouteNotFoundError(AUTO_CREATE_TOPIC, "no broker is registered")
+        asked = [asyncio.create_task(self._is_answering(address)) for address in masters]
+        try:
+            for answer in asyncio.as_completed(asked):
+                if await answer:
+                    return
+        finally:
+            for task in asked:
+                task.cancel()
+        raise RemotingConnectError(min(masters), f"no broker answers at {', '.join(sorted(masters))}")
+
+    async def _is_answering(self, address: str) -> bool:
+        return await self.instance.is_answering(address, CHECK_S)
 
     async def close(self) -> None:
         """Close the connections."""

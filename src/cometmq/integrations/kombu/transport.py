@@ -72,7 +72,7 @@ class Transport(virtual.Transport):
     def establish_connection(self) -> Transport:
         """Open the connections, or use those that other transports of this process have opened.
 
-        :raises RemotingError: no nameserver answers.
+        :raises RemotingError: no nameserver answers, or no broker.
         :raises ClientStateError: gevent or eventlet has replaced threads.
         """
         if not self.verify_connection(self):
@@ -81,7 +81,13 @@ class Transport(virtual.Transport):
             self._callbacks.clear()
             self._close_mailbox()
             self.hub = None
-        self.session  # noqa: B018
+        session = self.session
+        try:
+            session.run(session.inner.check())
+        except BaseException:
+            self._session = None
+            SESSIONS.release(session)
+            raise
         super().establish_connection()
         return self
 
