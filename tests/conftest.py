@@ -53,6 +53,8 @@ LONG = (
     "spark/session/test_connect.py",
     "spark/jobs/mask/test_job.py",
     "spark/jobs/test_audit.py",
+    "interop/celery/test_reports.py",
+    "interop/celery/test_suites.py",
     "interop/five/test_clients.py",
     "interop/delay/test_delay_and_retry.py",
     "interop/messages/test_transactions.py",

@@ -12,13 +12,15 @@ end the workers run until every task that was acknowledged has ended, or for a l
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -29,9 +31,11 @@ from tests.interop.celery.diary import Diary, Kind, Note
 from tests.interop.celery.workers import ROOT, Shape, Worker, environment, settings
 
 VICTIMS: Final = ("child", "worker", "broker")
-WORK_S: Final = 0.02
+WORK_S: Final = 0.05
 PACE: Final = 40.0
 """Tasks a second: half of what the workers' four processes can run."""
+PATIENCE: Final = {"max_retries": 200, "interval_start": 0.1, "interval_step": 0.1, "interval_max": 0.5}
+"""Of the producer while the broker is away."""
 UNSEEN_S: Final = 5.0
 """For brokers that do not see that a worker has died: a task of it comes again after so long."""
 
@@ -117,7 +121,7 @@ class Scene:
         self.broker = broker
         self.plan = plan
         self.diary = Diary(directory / "diary")
-        told = settings(broker, plan.unseen_s)
+        told = settings(broker, plan.unseen_s, task_publish_retry_policy=PATIENCE)
         self._environment = environment(told, self.diary.path)
         shape = Shape("prefork", 2)
         self.workers = [
@@ -146,21 +150,23 @@ class Scene:
             process.wait()
 
     def kill(self, victim: str) -> None:
-        """Kill something, and start it again."""
-        at = time.time()
-        if victim == "broker":
-            self.broker.kill()
-            self.kills.append(Killed(victim, at, frozenset()))
-            self.broker.start()
-            return
+        """Kill something, and start it again; wait until it works."""
         worker = self._random.choice(self.workers)
-        if victim == "worker":
+        if victim == "broker":
+            self.kills.append(Killed(victim, time.time(), frozenset()))
+            self.broker.kill()
+            self.broker.start()
+        elif victim == "worker":
+            at = time.time()
             self.kills.append(Killed(victim, at, frozenset(worker.kill())))
             worker.start()
-        elif children := worker.children():
-            chosen = self._random.choice(children)
-            subprocess.run(["kill", "-KILL", str(chosen)], check=False)
-            self.kills.append(Killed(victim, at, frozenset({chosen})))
+            worker.wait_ready()
+        else:
+            wait_for(worker.children, "the worker has processes")
+            chosen = self._random.choice(worker.children())
+            self.kills.append(Killed(victim, time.time(), frozenset({chosen})))
+            with suppress(ProcessLookupError):
+                os.kill(chosen, signal.SIGKILL)
 
     def run(self) -> Result:
         """The kills, and then the wait until all that was sent has ended."""
