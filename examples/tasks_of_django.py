@@ -31,6 +31,7 @@ if __name__ == "__main__":
             }
         },
         USE_TZ=True,
+        TIME_ZONE="UTC",
     )
     django.setup()
 

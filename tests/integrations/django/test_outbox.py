@@ -92,3 +92,22 @@ def test_a_right_that_an_account_does_not_have_is_named(broker: SyncCluster) -> 
         add.enqueue(1, 2)
     reason = StoredTask.objects.get().send_error
     assert "No default permission for topic:django-default, check the account's topicPerms" in reason
+
+
+@pytest.mark.cometmq(
+    accounts=[
+        {
+            "accessKey": "worker-account",
+            "secretKey": "secret-of-worker",
+            "topicPerms": ["django-default=PUB|SUB"],
+            "groupPerms": ["other=SUB"],
+        }
+    ]
+)
+def test_a_worker_without_a_right_ends_and_names_it(broker: SyncCluster) -> None:
+    broker.create_topic("django-default")
+    with (
+        tasks_with(security=Security(Credentials("worker-account", "secret-of-worker"))),
+        pytest.raises(CommandError, match=r"django.*check the account's topicPerms and groupPerms"),
+    ):
+        call("cometmq_worker", burst=True, queue=["default"])

@@ -13,7 +13,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.core.management import call_command
 from django.db import connection, transaction
-from django.test import override_settings
+from django.test import TestCase, override_settings
 from django.utils import timezone
 from tests.helpers.pace import Patience
 from tests.integrations.django.project import tasks
@@ -187,6 +187,11 @@ def test_a_task_that_raises_has_failed_and_is_a_dead_letter(project: SyncCluster
     assert result.errors[0].exception_class is ValueError
     assert result.errors[0].traceback.endswith("ValueError: no\0 luck\n")
     assert [letter["id"] for letter in dead_letters(project)] == [result.id]
+
+
+def test_a_line_of_the_log_stays_one_line() -> None:
+    fail.enqueue("no\nluck \ud800 \x1b[2J")
+    assert [line for line in work() if r"FAILED in" in line and r"ValueError: no\nluck \ud800 \x1b[2J" in line]
 
 
 @pytest.mark.parametrize("name", ["leave", "return_object"])
@@ -389,3 +394,14 @@ def test_a_project_without_time_zones(tmp_path: Path) -> None:
             result.refresh()
         assert result.status == "SUCCESSFUL"
         assert result.started_at >= result.task.run_after
+
+
+def test_a_test_case_of_django_runs_tasks_in_its_transaction() -> None:
+    with transaction.atomic():
+        with TestCase.captureOnCommitCallbacks(execute=True):
+            result = add.enqueue(1, 2)
+        work()
+        result.refresh()
+        assert result.return_value == 3
+        transaction.set_rollback(True)
+    assert not StoredTask.objects.exists()

@@ -29,6 +29,7 @@ from cometmq.integrations.django.connections import close_old_databases
 from cometmq.integrations.django.options import BackendOptions
 from cometmq.integrations.django.orders import Order, OrderError, delay_until, read_order
 from cometmq.integrations.django.results import Attempt, Claim
+from cometmq.visible import visible
 
 logger: Final = logging.getLogger("cometmq.django")
 
@@ -137,7 +138,7 @@ class Running:
                 reason=f"the database {self._options.database!r} has no row of task {order.id}: it was deleted, or "
                 "this worker has other settings",
             )
-        logger.info("task %s %s is not run again: it is %s", order.id, order.path, answer.value)
+        logger.info("task %s is not run again: it is %s", visible(order.id), answer.value)
         return Verdict(What.DONE)
 
     def _run(self, order: Order, attempt: Attempt, *, stored: bool) -> Verdict:
@@ -157,9 +158,9 @@ class Running:
             self._end(result, attempt, stored=stored)
         logger.info(
             "task %s %s of queue %s: %s in %.3f s, attempt %d%s",
-            *(order.id, order.path, order.queue_name, STATES[verdict.what]),
+            *(visible(order.id), visible(order.path), visible(order.queue_name), STATES[verdict.what]),
             *(SYSTEM_CLOCK.monotonic() - begun, attempt.number),
-            f": {verdict.reason}" if verdict.reason else "",
+            f": {visible(verdict.reason)}" if verdict.reason else "",
         )
         return verdict
 

@@ -36,6 +36,7 @@ from cometmq.integrations.django.backend import CometMQBackend
 from cometmq.integrations.django.connections import CONNECTIONS, close_old_databases
 from cometmq.integrations.django.running import Delivery, Running, Verdict, What
 from cometmq.integrations.queues import ensure_topic, log_lost
+from cometmq.visible import visible
 
 logger: Final = logging.getLogger("cometmq.django")
 
@@ -166,11 +167,16 @@ class Worker:
                 self._begin(message)
 
     def _receive(self, count: int) -> list[Any] | None:
-        """Return messages, or ``None`` after an error."""
+        """Return messages, or ``None`` after an error.
+
+        :raises CometMQError: the worker is to end soon, and a broker refuses.
+        """
         wait_s = BURST_WAIT_S if self._settings.burst else WAIT_S
         try:
             messages: list[Any] = self._consumer.receive(count, wait_s=wait_s)
         except CometMQError as error:
+            if self._settings.burst:
+                raise
             self._pause("receiving tasks", error)
             return None
         return messages
@@ -222,7 +228,7 @@ class Worker:
             self._consumer.change_invisible(message, verdict.seconds)
             return
         if verdict.what is What.DEAD:
-            logger.error("message %s becomes a dead letter: %s", message.msg_id, verdict.reason)
+            logger.error("message %s becomes a dead letter: %s", message.msg_id, visible(verdict.reason))
             self._consumer.reject(message)
             return
         if verdict.what is What.DELAY_AGAIN and verdict.order is not None:

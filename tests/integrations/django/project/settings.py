@@ -7,6 +7,7 @@ import django
 
 SECRET_KEY = "a key for tests"
 USE_TZ = True
+TIME_ZONE = "UTC"
 LOGGING_CONFIG = None
 ROOT_URLCONF = "tests.integrations.django.project.urls"
 INSTALLED_APPS = [
