@@ -86,7 +86,9 @@ class ClientInstance:
         self.client_id = client_id or new_client_id()
         self.clock = clock
         processors = ProcessorTable()
-        self.remoting = RemotingClient(processors=processors, hooks=hooks, security=security, clock=clock)
+        self.new_connections: Final = partial(RemotingClient, hooks=hooks, security=security, clock=clock)
+        """Creates connections of their own, for requests that a client wants to take back."""
+        self.remoting = self.new_connections(processors=processors)
         self.routes = RouteTable(self.remoting, namesrv_addresses(namesrv), clock)
         self.replies = Replies(clock)
         self.outages: Final = BrokerOutages(clock)

@@ -268,6 +268,12 @@ class RemotingClient:
             await connection.room(deadline)
         return connection
 
+    def finish(self) -> None:
+        """Send no further requests: servers forget those that wait, and send the responses that are on their way."""
+        self._closed = True
+        for connection in list(self._connections.values()):
+            connection.finish()
+
     async def close(self) -> None:
         """Close every connection; unanswered requests fail."""
         self._closed = True

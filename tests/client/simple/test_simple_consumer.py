@@ -282,6 +282,22 @@ async def test_a_pop_that_waits_when_its_consumer_is_closed_hides_no_message(
             assert bodies(await clock.run_until(other.receive(wait_s=5), 5)) == ["m"]
 
 
+@pytest.mark.parametrize("way", ["cancel", "stop"])
+async def test_a_call_that_ends_takes_its_waiting_pop_back(timed: Cluster, clock: VirtualClock, way: str) -> None:
+    await send(timed, "a", "m")
+    async with consumer(timed) as reader:
+        (message,) = await reader.receive(wait_s=0)
+        waiting = asyncio.ensure_future(reader.receive(wait_s=600))
+        await until(lambda: len(timed.broker(0).pops.polling) == 1)
+        waiting.cancel() if way == "cancel" else reader.stop()
+        await asyncio.wait([waiting])
+        await until(lambda: len(timed.broker(0).pops.polling) == 0)
+        await reader.change_invisible(message, 0)
+    async with consumer(timed) as other:
+        (again,) = await clock.run_until(other.receive(wait_s=5), 5)
+        assert again.delivery_attempt == 2
+
+
 async def test_acknowledgements_end_before_the_consumer(timed: Cluster, clock: VirtualClock) -> None:
     await send(timed, "a", "m")
     async with consumer(timed) as reader:

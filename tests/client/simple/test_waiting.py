@@ -92,12 +92,22 @@ async def test_many_calls_at_a_time_share_the_messages(two: Cluster) -> None:
         assert sorted(body for messages in found for body in bodies(messages)) == sorted(map(str, range(8)))
 
 
+async def test_a_cancelled_call_of_one_place_loses_no_message() -> None:
+    async with Cluster() as cluster:
+        await cluster.create_topic("a", queues=2)
+        await check_cancelled_calls(cluster, "a")
+
+
 @pytest.mark.parametrize("topics", ["a", "ab"])
 async def test_a_cancelled_call_loses_no_message(two: Cluster, topics: str) -> None:
-    async with consumer(two, *topics) as reader:
+    await check_cancelled_calls(two, topics)
+
+
+async def check_cancelled_calls(cluster: Cluster, topics: str) -> None:
+    async with consumer(cluster, *topics) as reader:
         for number in range(20):
             waiting = asyncio.ensure_future(reader.receive(wait_s=30))
-            sending = asyncio.ensure_future(send(two, "a", str(number)))
+            sending = asyncio.ensure_future(send(cluster, "a", str(number)))
             for _ in range(number * 3):
                 await asyncio.sleep(0)
             waiting.cancel()

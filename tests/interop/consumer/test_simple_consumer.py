@@ -108,6 +108,23 @@ async def test_a_changed_message_is_acknowledged(popped: Deployment, topics: lis
         assert await reader.receive(wait_s=8) == []
 
 
+async def test_a_call_that_ends_takes_its_waiting_pop_back(
+    popped: Deployment, topics: list[str], producer: Producer
+) -> None:
+    await producer.send(Message(topics[0], b"m"))
+    async with consumer(popped, topics[:1]) as reader:
+        (message,) = await reader.receive()
+        waiting = asyncio.ensure_future(reader.receive(wait_s=600))
+        await asyncio.sleep(0.5)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        await asyncio.sleep(0.5)
+        await reader.change_invisible(message, 0)
+        async with SimpleConsumer(reader.group, {topics[0]: "*"}, popped.address) as other:
+            (again,) = await other.receive(wait_s=30)
+            assert again.delivery_attempt == 2
+
+
 async def test_a_rejected_message_is_a_dead_letter(popped: Deployment, topics: list[str], producer: Producer) -> None:
     await producer.send(Message(topics[0], b"m"))
     async with consumer(popped, topics, SOON) as reader:

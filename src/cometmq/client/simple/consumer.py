@@ -119,6 +119,7 @@ class SimpleConsumer(PoppingConsumer):
         self._renewals.stop()
         await self._acks.join()
         await self._requests.give_back(await self._places.close())
+        await self._requests.close()
         await self._background.stop()
         await self.instance.remove(consumer_group=self.group)
         await self._use.end()

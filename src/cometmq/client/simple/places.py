@@ -11,8 +11,9 @@ when its caller no longer waits: the messages would be hidden from the group whi
 * A place whose broker does not answer is quiet, too. After a pause, a notification finds out when the broker is back,
   so a dead broker does not delay messages of the others.
 
-A caller that is cancelled or stopped leaves its pop running. The messages of that pop are *ready*: the next caller gets
-them, or they are given back when the consumer is closed.
+A caller that is cancelled or stopped takes its pop back, by ending the connection of waiting pops unless others wait
+there, too. If messages are on their way by then, they are *ready*: the next caller gets them, or they are given back
+when the consumer is closed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from cometmq.client.background import Spawn
@@ -43,6 +45,8 @@ _SEEK_MS: Final = 1_000
 """Number of milliseconds between two requests for the route of a topic that does not exist yet."""
 _EARLY_S: Final = 0.05
 """Number of seconds by which a wait may end early: brokers end their waits up to 0.03 s early."""
+_END_S: Final = 1.0
+"""Number of seconds for which the end of a consumer waits for the last responses to pops."""
 _FALSE_ALARMS: Final = 2
 """Number of notifications without messages after which the next one is sent only after a pause."""
 _ALARM_PAUSE_S: Final = 0.05
@@ -79,8 +83,8 @@ class Places:
         self._waiters: dict[asyncio.Future[None], str | None] = {}
         """The callers that wait, with the topic that they want."""
         self._pops = TaskSet()
-        self._held: set[asyncio.Task[Popped]] = set()
-        """Pops that wait at a broker though their callers no longer wait."""
+        self._polling = 0
+        """The number of callers that wait at a broker."""
         self._seeking: asyncio.Task[None] | None = None
         self._unknown: set[str] = set()
         """Topics that did not exist when they were last looked for."""
@@ -152,16 +156,20 @@ class Places:
         work = self._requests.pop(place, data, max_messages, invisible_ms, poll_ms)
         began = self._clock.monotonic()
         pop = asyncio.get_running_loop().create_task(work)
-        if not poll_ms:
-            self._pops.hold(pop)
+        self._pops.hold(pop)
+        self._polling += poll_ms > 0
         ends: set[asyncio.Future[Any]] = {pop, self._interrupt}
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            self._leave(pop)
+            pop.add_done_callback(self._left_pop_ended)
             raise
+        finally:
+            self._polling -= poll_ms > 0
+            if not pop.done() and not self._polling:
+                self._requests.end_waits()
         if not pop.done():
-            self._leave(pop)
+            pop.add_done_callback(self._left_pop_ended)
             return []
         try:
             popped = pop.result()
@@ -180,13 +188,7 @@ class Places:
             self._hush(place, self._requests.config.error_delay_s)
         return popped.messages
 
-    def _leave(self, pop: asyncio.Task[Popped]) -> None:
-        """Let a pop run on without its caller."""
-        self._held.add(pop)
-        pop.add_done_callback(self._left_pop_ended)
-
     def _left_pop_ended(self, pop: asyncio.Task[Popped]) -> None:
-        self._held.discard(pop)
         if pop.cancelled() or pop.exception() is not None:
             return
         popped = pop.result()
@@ -399,27 +401,15 @@ class Places:
         if not self.is_stopped:
             self.is_stopped = True
             self._wake_all()
+            self._requests.end_waits()
 
     async def close(self) -> list[PoppedMessage]:
-        """End all calls; return the messages that no caller got.
-
-        A pop that still waits at its broker goes on in the background of the instance, so that its messages are given
-        back as long as there is a connection.
-        """
+        """End all calls; return the messages that no caller got."""
         self.stop()
         self._instance.routes.on_change.remove(self._route_changed)
-        await self._pops.join()
+        with suppress(TimeoutError):
+            await wait_for(self._clock, _END_S, self._pops.join())
+        await asyncio.sleep(0)  # the callbacks of the last pops
         untaken = list(self.ready)
         self.ready.clear()
-        for pop in self._held:
-            pop.remove_done_callback(self._left_pop_ended)
-            self._instance.spawn(self._give_up(pop))
         return untaken
-
-    async def _give_up(self, pop: asyncio.Task[Popped]) -> None:
-        """Give back the messages of a pop whose consumer is closed."""
-        try:
-            popped = await pop
-        except (ClientError, RemotingError):
-            return
-        await self._requests.give_back([*popped.messages, *popped.others])

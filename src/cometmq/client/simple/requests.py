@@ -27,7 +27,7 @@ from cometmq.client.simple.message import PoppedMessage, read_popped
 from cometmq.message.pop_info import HandleError
 from cometmq.message.record import RecordError
 from cometmq.remoting.bodies import MessageQueue, SubscriptionData
-from cometmq.remoting.client import DEFAULT_TIMEOUT_S
+from cometmq.remoting.client import DEFAULT_TIMEOUT_S, RemotingClient
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.headers import HeaderError, from_ext
@@ -95,6 +95,9 @@ class SimpleRequests:
         self._deserializer = deserializer
         is_first = config.consume_from_where is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
         self._init_mode = MIN if is_first else MAX
+        self._waits: RemotingClient | None = None
+        """The connections of pops that wait at brokers."""
+        self._finished: list[RemotingClient] = []
         self._ahead_ms: dict[str, int] = {}
         """Milliseconds by which each broker's clock is ahead of this client's."""
 
@@ -244,7 +247,23 @@ class SimpleRequests:
 
     async def _ask(self, place: Place, code: RequestCode, header: Any, poll_ms: int) -> RemotingCommand:
         timeout_s = poll_ms / 1000 + DEFAULT_TIMEOUT_S
-        return await self.instance.remoting.invoke(await self._address(place), code, header, timeout_s=timeout_s)
+        remoting = self.instance.remoting
+        if poll_ms and code is RequestCode.POP_MESSAGE:
+            remoting = self._waits = self._waits or self.instance.new_connections()
+        return await remoting.invoke(await self._address(place), code, header, timeout_s=timeout_s)
+
+    def end_waits(self) -> None:
+        """Take back the pops that wait at brokers; those that were just answered still return."""
+        waits, self._waits = self._waits, None
+        if waits is not None:
+            waits.finish()
+            self._finished = [client for client in self._finished if client.connections] + [waits]
+
+    async def close(self) -> None:
+        """Close the connections of pops that were taken back."""
+        self.end_waits()
+        for client in self._finished:
+            await client.close()
 
     async def _address(self, place: Place) -> str:
         return await self.instance.master_of(MessageQueue(place.topic, place.broker, 0))

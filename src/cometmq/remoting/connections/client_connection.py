@@ -320,6 +320,25 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def finish(self) -> None:
+        """Send no further requests; responses still arrive until the server, too, closes the connection."""
+        self._flush()
+        if self.closed or self._transport is None:
+            return
+        if self._has_half_close:
+            self._transport.write_eof()
+        else:
+            self.close()
+
+    @property
+    def _has_half_close(self) -> bool:
+        """True if the connection can end in one direction only, unlike TLS."""
+        assert self._transport is not None
+        try:
+            return self._transport.can_write_eof()
+        except NotImplementedError:
+            return False
+
     def abort(self, why: str) -> None:
         """Abort the connection."""
         self._end(None, why)
