@@ -170,6 +170,11 @@ def python_a2a() -> Path:
     return _python("python-a2a", HERE / "five" / "lite" / "a2a" / "requirements.txt")
 
 
+def airflow_three() -> Path:
+    """A virtual environment with Airflow 3 and what our client needs: `bin/python`."""
+    return _python("airflow-three", HERE / "airflow" / "requirements.txt")
+
+
 def celery_suites() -> Path:
     """Kombu and Celery as they are published, with their tests: `kombu`, `celery`; `lib` has what these need."""
     folder = HERE / "celery"

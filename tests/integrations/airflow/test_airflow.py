@@ -1,0 +1,107 @@
+"""Airflow's trigger with Airflow itself, in an environment of its own, which is built once and kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.interop.builds import ToolMissingError, airflow_three
+
+from cometmq.client import Message
+from cometmq.client.sync import SyncAdmin, SyncProducer, SyncSimpleConsumer
+from cometmq.testing import ProcessCluster
+
+pytestmark = pytest.mark.interop
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+
+
+@pytest.fixture(scope="module")
+def airflow() -> Path:
+    """The Python of the environment."""
+    try:
+        return airflow_three() / "bin" / "python"
+    except (ToolMissingError, subprocess.SubprocessError, OSError) as problem:
+        if os.environ.get("COMETMQ_REQUIRE_INTEROP") == "1":
+            pytest.fail(str(problem))
+        pytest.skip(f"Airflow cannot be installed here: {problem}")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ProcessCluster]:
+    with ProcessCluster() as running:
+        yield running
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A directory with the metadata that an installed CometMQ has, by which Airflow finds the provider."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (name, value) = next(iter(project["entry-points"]["apache_airflow_provider"].items()))
+    metadata = tmp_path / "cometmq-0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: cometmq\nVersion: 0\n")
+    (metadata / "entry_points.txt").write_text(f"[apache_airflow_provider]\n{name} = {value}\n")
+    return tmp_path
+
+
+def run(airflow: Path, home: Path, *arguments: str) -> list[dict[str, Any]]:
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "AIRFLOW_HOME": str(home / "airflow"),
+        "PYTHONPATH": f"{home}:{ROOT / 'src'}",
+    }
+    done = subprocess.run(
+        [airflow, HERE / "program.py", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    payloads: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return payloads
+
+
+def left(cluster: ProcessCluster, topic: str, group: str) -> list[bytes]:
+    """The messages that the group receives again."""
+    found: list[bytes] = []
+    with SyncSimpleConsumer(group, {topic: "*"}, cluster.namesrv_address) as reader:
+        while messages := reader.receive(wait_s=2.0):
+            found += [message.body for message in messages]
+            reader.ack(messages)
+    return found
+
+
+def send(cluster: ProcessCluster, topic: str, *bodies: bytes) -> None:
+    with SyncAdmin(cluster.namesrv_address) as admin, SyncProducer("p", cluster.namesrv_address) as producer:
+        admin.create_topic(topic, queues=1)
+        for body in bodies:
+            producer.send(Message(topic, body, keys=["k"], tags="t"))
+
+
+def test_a_message_is_acknowledged_when_its_event_is_stored(airflow: Path, cluster: ProcessCluster, home: Path) -> None:
+    send(cluster, "orders", b"one", "zwölf".encode(), b"\xff")
+    payloads = run(airflow, home, cluster.namesrv_address, "orders", "dags", "3", "1")
+    assert [payload.get("body") for payload in payloads] == ["one", "zwölf", None]
+    assert payloads[2]["body_base64"] == "/w=="
+    assert {(payload["topic"], payload["tags"], *payload["keys"]) for payload in payloads} == {("orders", "t", "k")}
+    assert sorted(left(cluster, "orders", "dags")) == sorted(["zwölf".encode(), b"\xff"])
+
+
+def test_in_older_versions_it_is_acknowledged_when_its_event_is_taken(
+    airflow: Path, cluster: ProcessCluster, home: Path
+) -> None:
+    send(cluster, "older", b"one", b"two")
+    payloads = run(airflow, home, cluster.namesrv_address, "older", "dags", "1")
+    assert [payload["body"] for payload in payloads] == ["one", "two"]
+    assert left(cluster, "older", "dags") == [b"two"]
