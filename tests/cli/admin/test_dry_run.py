@@ -50,14 +50,14 @@ READING_COMMANDS = {
     *("group list", "group describe", "group offsets"),
     *("user list", "user show", "acl list", "acl show", "acl test", "quota list", "quota show"),
     *("cluster list", "cluster status", "cluster slaves", "broker config get", "broker config diff"),
-    *("namesrv config get", "message get", "message query", "message at", "message trace"),
+    *("namesrv config get", "message get", "message query", "message at", "message trace", "message why"),
     *("transaction list", "delay waiting", "delay list", "dlq list", "dlq read", "dlq export", "doctor", "top"),
 }
 SENDING = {"produce", "consume", "bench produce", "bench consume", "bench roundtrip"}
 """Their work is messages: a try of them is a message."""
 OF_A_SET = {"failover handover", "failover force"}
 """They have --dry-run, too; tests/cli/admin/test_failover.py runs it on members of a set."""
-SERVERS = {"broker", "context create", "console", "proxy"}
+SERVERS = {"broker", "context create", "console", "mcp", "proxy"}
 
 
 def test_every_command_that_changes_a_cluster_has_a_dry_run() -> None:
