@@ -85,7 +85,7 @@ async def test_a_message_is_sent(writer: Agent, cluster: Cluster) -> None:
         ("NORMAL", {"properties": "[1]"}, "must be a JSON object of texts"),
         ("NORMAL", {"properties": "[" * 8000}, "must be a JSON object of texts"),
         ("NORMAL", {"properties": '{"KEYS": "x"}'}, "KEYS"),
-        ("NORMAL", {"body": "\ud800"}, "not valid"),
+        ("NORMAL", {"body": "\ud800"}, "has half a character"),
     ],
 )
 async def test_messages_that_a_topic_does_not_accept(

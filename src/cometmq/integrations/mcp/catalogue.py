@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Generic, TypeVar
@@ -129,6 +130,10 @@ class Tool(Generic[P]):
         :raises ArgumentError: an argument is missing, unknown or invalid.
         """
         given = {name: value for name, value in arguments.items() if value not in (None, "")}
+        try:
+            json.dumps(given, ensure_ascii=False).encode()
+        except (UnicodeEncodeError, RecursionError):
+            raise ArgumentError(f"{self.name}: an argument is nested too deeply, or has half a character") from None
         try:
             return msgspec.convert(given, self.parameters, strict=False)
         except msgspec.ValidationError as error:
