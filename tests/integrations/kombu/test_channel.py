@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from queue import Empty
 from typing import Any
@@ -14,10 +15,10 @@ from kombu.exceptions import ChannelError, OperationalError
 from tests.helpers.waiting import block_for, wait_for
 from tests.integrations.kombu.conftest import Connect
 
-from cometmq.client import Admin, IllegalMessageError, MessageExt
+from cometmq.client import Admin, IllegalMessageError, MessageExt, RemotingTimeoutError
 from cometmq.client import Message as RocketMessage
 from cometmq.client.dead_letters import Ledger, Selection, read_dead_letters, resend
-from cometmq.testing import SyncCluster
+from cometmq.testing import Direction, SyncCluster
 
 STRANGE = ["a.b", "späß/队列", "with blank", "%41", "x" * 250, "TBW102", "a|b"]
 
@@ -299,3 +300,24 @@ def test_a_producer_waits_for_a_broker_that_restarts() -> None:
             channel.basic_get("restarting")
         again = connection.SimpleQueue("restarting")
         assert sorted(again.get(timeout=10).payload for _ in range(2)) == [0, 1]
+
+
+@pytest.mark.parametrize("is_delayed", [False, True])
+def test_a_task_that_is_published_twice_is_stored_once(is_delayed: bool) -> None:
+    with (
+        SyncCluster(links=True) as cluster,
+        Connection(f"cometmq://{cluster.namesrv_address}", transport_options={"send_timeout": 1}) as connection,
+    ):
+        queue = connection.SimpleQueue("twice")
+        queue.put("first")
+        eta = datetime.now(UTC) + timedelta(seconds=6 if is_delayed else -1)
+        headers = {"id": "some-task", "task": "add", "retries": 0, "eta": eta.isoformat()}
+        cluster.run(lambda running: running.link(0).drop(Direction.TO_CLIENT))
+        with pytest.raises(RemotingTimeoutError):
+            queue.put("task", headers=headers)
+        cluster.run(lambda running: running.link(0).restore())
+        queue.producer.publish("task", headers=headers, retry=True, retry_policy={"max_retries": 5})
+        again = connection.SimpleQueue("twice")
+        assert sorted(again.get(timeout=20).payload for _ in range(2)) == ["first", "task"]
+        with pytest.raises(Empty):
+            again.get(timeout=0.3)

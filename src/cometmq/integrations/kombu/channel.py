@@ -223,7 +223,7 @@ class Channel(virtual.Channel):
             log.warning("a message is not stored, because no queue is bound to %s with %r", exchange, routing_key)
 
     def _put(self, queue: str, message: Payload, **_: Any) -> None:
-        self._run(self.session.put(queue, message))
+        self._sync.put(queue, message)
 
     def _recall_revoked(self, message: Payload) -> None:
         """Recall the tasks that a remote control command revokes for all workers."""

@@ -242,13 +242,24 @@ class Session:
         try:
             result = await self.producer.send(message)
         except (RemotingError, SendFailedError) as error:
-            cause = error.__cause__ if isinstance(error, SendFailedError) else error
-            if key is None or not isinstance(cause, RemotingSendError | RemotingTimeoutError | RemotingClosedError):
-                raise
-            _remember(self._doubts, key, cause.address)
+            self.note_doubt(message, error)
             raise
         if result.recall_handle is not None and message.is_delayed and message.keys:
             _remember(self._handles, message.keys[0], (result.recall_handle, reply_to))
+
+    def plain_message(self, queue: str, payload: Payload) -> Message | None:
+        """Return the message for a queue with a known topic, or ``None`` if it needs more than to be sent."""
+        topic = topic_of_queue(self.settings.topic_prefix, queue)
+        if topic not in self._topics or queue in self.private or self._doubts:
+            return None
+        message = to_message(topic, payload)
+        return None if message.is_delayed else message
+
+    def note_doubt(self, message: Message, error: CometMQError) -> None:
+        """Remember the broker that may have stored a message whose send has failed."""
+        cause = error.__cause__ if isinstance(error, SendFailedError) else error
+        if len(message.keys) > 1 and isinstance(cause, RemotingSendError | RemotingTimeoutError | RemotingClosedError):
+            _remember(self._doubts, (message.topic, message.keys[1]), cause.address)
 
     async def _is_stored(self, address: str, message: Message) -> bool:
         topic = TIMER_TOPIC if message.is_delayed else message.topic

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final, TypeVar
 
-from cometmq.client.sync.base import SyncClient
+from cometmq.client.send_result import SendResult
+from cometmq.client.sync.base import Answer, SyncClient
+from cometmq.errors import CometMQError
+from cometmq.integrations.kombu.envelope import Payload
 from cometmq.integrations.kombu.session import Session
 from cometmq.integrations.kombu.settings import Settings
 from cometmq.threads import call_in_forked_children
@@ -36,6 +40,28 @@ class SyncSession(SyncClient[Session]):
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine on the event loop of the connections, and wait for it."""
         return self._run(work)
+
+    def put(self, queue: str, payload: Payload) -> None:
+        """Store a message in a queue; see :meth:`Session.put <cometmq.integrations.kombu.session.Session.put>`.
+
+        The usual task, to a queue that is known, needs no coroutine.
+
+        :raises CometMQError: it may not be stored.
+        """
+        message = self._inner.plain_message(queue, payload)
+        if message is None or self._is_exiting:
+            self.run(self._inner.put(queue, payload))
+            return
+        self._check_other_thread()
+        answer: Answer[SendResult] = Answer()
+        self._loop.call_soon_threadsafe(
+            partial(self._inner.producer.send_then, message, None, None, None, None, answer.put)
+        )
+        try:
+            answer.wait()
+        except CometMQError as error:
+            self._inner.note_doubt(message, error)
+            raise
 
     def soon(self, function: Callable[..., object], *args: Any) -> None:
         """Call a function on the event loop of the connections, without waiting for it."""
