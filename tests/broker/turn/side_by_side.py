@@ -14,10 +14,13 @@ from tests.broker.conftest import small_config
 import cometmq.broker.controller as controller
 import cometmq.broker.lite.index as index
 import cometmq.broker.master_parts as master_parts
+import cometmq.broker.send.send_message as send_message
 from cometmq.broker.controller import Broker
 from cometmq.core import CORE
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.testing import VirtualClock
+
+NEVER = 1 << 30
 
 
 class Transport:
@@ -70,6 +73,7 @@ class Side:
         self.connections: list[ServerConnection] = []
 
     async def start(self, monkeypatch: pytest.MonkeyPatch, core: Any) -> None:
+        monkeypatch.setattr(send_message, "LARGE_BYTES", NEVER)  # a broker reads larger ones in later rounds
         with monkeypatch.context() as patched:
             for module in (controller, index, master_parts):
                 patched.setattr(module, "CORE", core)
