@@ -8,13 +8,14 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from cometmq.client.errors import ClientStateError
 from cometmq.client.send_result import SendResult
 from cometmq.client.sync.base import Answer, SyncClient
 from cometmq.errors import CometMQError
 from cometmq.integrations.kombu.envelope import Payload
 from cometmq.integrations.kombu.session import Session
 from cometmq.integrations.kombu.settings import Settings
-from cometmq.threads import call_in_forked_children
+from cometmq.threads import are_real, call_in_forked_children
 
 R = TypeVar("R")
 
@@ -92,6 +93,11 @@ class Sessions:
         :raises RemotingError: no nameserver answers.
         :raises ClientStateError: gevent or eventlet has replaced threads.
         """
+        if not are_real():
+            raise ClientStateError(
+                "gevent or eventlet has replaced threads in this process, which the connections to CometMQ need",
+                next_step="use the pools prefork, threads or solo",
+            )
         with self._lock:
             found = self._open.get(settings)
             if found is None:

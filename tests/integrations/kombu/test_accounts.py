@@ -1,0 +1,63 @@
+"""Accounts: what is allowed works, and an error names what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from kombu import Connection
+
+import cometmq.integrations.kombu  # noqa: F401
+from cometmq.client import AccessDeniedError
+from cometmq.client.sync import SyncAdmin
+from cometmq.testing import SyncCluster
+
+SENDER = {
+    "accessKey": "sender-account",
+    "secretKey": "secret-of-sender",
+    "admin": False,
+    "defaultTopicPerm": "DENY",
+    "defaultGroupPerm": "DENY",
+    "topicPerms": ["orders=PUB"],
+}
+
+
+@pytest.fixture(scope="module")
+def secured() -> Iterator[SyncCluster]:
+    with SyncCluster(accounts=[SENDER], tls=True) as cluster:
+        with SyncAdmin(cluster.namesrv_address, security=cluster.cluster.security) as admin:
+            admin.create_topic("orders", queues=10, message_type="PRIORITY")
+        yield cluster
+
+
+def connection(cluster: SyncCluster, user: str, password: str) -> Connection:
+    tls = cluster.cluster.security.tls
+    assert tls is not None
+    options = {"ca_certs": tls.trust_cert_path}
+    return Connection(f"cometmq://{user}:{password}@{cluster.namesrv_address}", ssl=options)
+
+
+def test_an_account_that_may_only_send(secured: SyncCluster) -> None:
+    with connection(secured, "sender-account", "secret-of-sender") as sending, sending.channel() as channel:
+        channel.basic_publish(channel.prepare_message("[]"), "", "orders")
+        channel.exchange_declare("shop")
+        channel.queue_bind("orders", "shop", "key")
+        channel.basic_publish(channel.prepare_message("[]"), "shop", "key")
+        with pytest.raises(AccessDeniedError, match="topic:other"):
+            channel.queue_declare("other")
+        with pytest.raises(AccessDeniedError, match="requesting messages of orders"):
+            channel.basic_get("orders")
+        with pytest.raises(AccessDeniedError, match="requesting messages of orders"):
+            channel.basic_consume("orders", False, print, "tag")
+    credentials = secured.cluster.security.credentials
+    assert credentials is not None
+    with connection(secured, credentials.access_key, credentials.secret_key) as receiving:
+        queue = receiving.SimpleQueue("orders")
+        assert [queue.get(timeout=10).body for _ in range(2)] == [b"[]", b"[]"]
+
+
+def test_a_wrong_password_is_not_shown(secured: SyncCluster) -> None:
+    with connection(secured, "sender-account", "wrong-password") as sending:
+        with pytest.raises(AccessDeniedError) as raised:
+            sending.SimpleQueue("orders").put([])
+        assert "wrong-password" not in str(raised.value)
