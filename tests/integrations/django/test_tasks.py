@@ -190,8 +190,8 @@ def test_a_task_that_raises_has_failed_and_is_a_dead_letter(project: SyncCluster
 
 
 def test_a_line_of_the_log_stays_one_line() -> None:
-    fail.enqueue("no\nluck \ud800 \x1b[2J")
-    assert [line for line in work() if r"FAILED in" in line and r"ValueError: no\nluck \ud800 \x1b[2J" in line]
+    fail.enqueue("no\nluck \x1b[2J")
+    assert [line for line in work() if "FAILED in" in line and r"ValueError: no\nluck \x1b[2J" in line]
 
 
 @pytest.mark.parametrize("name", ["leave", "return_object"])
