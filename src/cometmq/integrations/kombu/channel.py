@@ -132,7 +132,7 @@ class Channel(virtual.Channel):
             source = Source(topic, tag_of(routing_key) if kind.type == "direct" else None, _matcher(kind, routing_key))
             self._run(session.bind_private(queue, routing_key, source))
             return
-        session.forget(queue)
+        self._run(session.forget(queue))
         self._new_queue(queue)
         if exchange not in self.state.exchanges:
             self.exchange_declare(exchange)
@@ -159,7 +159,7 @@ class Channel(virtual.Channel):
         """Delete a queue with its messages and bindings."""
         session = self.session
         if queue in session.private:
-            session.forget(queue)
+            self._run(session.forget(queue))
         elif not (if_empty and self._size(queue)):
             for exchange in list(self.state.exchanges):
                 self._run(session.bindings.remove(topic_of_exchange(self._prefix, exchange), queue))
@@ -398,7 +398,7 @@ class Channel(virtual.Channel):
 
     def after_reply_message_received(self, queue: str) -> None:
         """End the queue of a reply."""
-        self.session.forget(queue)
+        self._run(self.session.forget(queue))
 
     def close(self) -> None:
         """Close the channel; messages that are neither acknowledged nor rejected are delivered again at once."""

@@ -328,7 +328,7 @@ class Session:
         await self._ensure(source.topic, 1, None)
         await self.private[queue].bind(key, source)
 
-    def forget(self, queue: str) -> None:
+    async def forget(self, queue: str) -> None:
         """End a queue that only this process reads."""
         found = self.private.pop(queue, None)
         if found is not None:
