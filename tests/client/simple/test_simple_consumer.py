@@ -298,6 +298,21 @@ async def test_a_call_that_ends_takes_its_waiting_pop_back(timed: Cluster, clock
         assert again.delivery_attempt == 2
 
 
+async def test_a_consumer_that_only_stops_receiving_keeps_its_messages(timed: Cluster, clock: VirtualClock) -> None:
+    await send(timed, "a", "m")
+    async with consumer(timed, gives_back_when_gone=True) as reader, consumer(timed) as other:
+        (message,) = await clock.run_until(reader.receive(wait_s=5), 5)
+        waiting = asyncio.ensure_future(reader.receive(wait_s=600))
+        await until(lambda: len(timed.broker(0).pops.polling) == 1)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        await clock.run_for(10)
+        assert await other.receive(wait_s=0) == []
+        await reader.ack(message)
+    async with consumer(timed) as third:
+        assert await third.receive(wait_s=0) == []
+
+
 async def test_acknowledgements_end_before_the_consumer(timed: Cluster, clock: VirtualClock) -> None:
     await send(timed, "a", "m")
     async with consumer(timed) as reader:
