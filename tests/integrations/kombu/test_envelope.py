@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.integrations.kombu.envelope import MARK, StrangerError, due_at, from_message, keys_of, to_message
+from cometmq.integrations.kombu.envelope import MARK, StrangerError, due_at, from_message, is_due, keys_of, to_message
 
 
 def payload(**headers: Any) -> dict[str, Any]:
@@ -59,6 +59,13 @@ def test_etas() -> None:
     assert to_message("topic", payload(eta=later.isoformat())).deliver_at == later
     assert to_message("topic", payload(eta=later.isoformat()), hold=False).deliver_at is None
     assert to_message("topic", payload(eta="2001-01-01T00:00:00")).deliver_at is None
+
+
+def test_a_task_is_due_when_its_eta_has_passed() -> None:
+    later = datetime.now(UTC) + timedelta(hours=1)
+    assert is_due(payload(eta="2001-01-01T00:00:00"))
+    assert not is_due(payload(eta=later.isoformat()))
+    assert not is_due(payload())
 
 
 def test_the_same_publication_has_the_same_key_and_another_has_not() -> None:

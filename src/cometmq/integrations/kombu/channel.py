@@ -18,7 +18,7 @@ from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.uuid import uuid
 
 from cometmq.errors import CometMQError
-from cometmq.integrations.kombu.envelope import Payload, StrangerError, from_message
+from cometmq.integrations.kombu.envelope import Payload, StrangerError, from_message, is_due
 from cometmq.integrations.kombu.names import tag_of, topic_of_exchange, topic_of_queue
 from cometmq.integrations.kombu.readers import PrivateQueue, Source
 from cometmq.integrations.kombu.receiver import Receiver
@@ -347,6 +347,8 @@ class Channel(virtual.Channel):
             if reason:
                 self._sync.start(member.reject(item, reason))
                 return None
+            if is_due(payload):  # Celery's timer would begin only ten such tasks a second while nothing else happens
+                payload["headers"]["eta"] = None
         tag = self._next_delivery_tag()
         info = payload["properties"].get("delivery_info") or {}
         payload["properties"].update(delivery_tag=tag, delivery_info={**info, "redelivered": again})

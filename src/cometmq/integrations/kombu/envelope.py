@@ -82,6 +82,12 @@ def due_at(payload: Payload) -> datetime | None:
         return None
 
 
+def is_due(payload: Payload) -> bool:
+    """Return whether a task has an ETA that has passed on this clock."""
+    due = due_at(payload)
+    return due is not None and due <= datetime.now(UTC)
+
+
 def priority_of(payload: Payload) -> int:
     """Return the priority of a message, from 0 to 9; 9 is the most urgent."""
     try:
