@@ -17,7 +17,7 @@ from benchmarks.rounds import percentiles
 from tests.helpers.waiting import wait_for
 from tests.interop.celery.brokers import Broker
 from tests.interop.celery.diary import Diary, Kind
-from tests.interop.celery.workers import ROOT, Shape, Worker, environment, settings, working
+from tests.interop.celery.workers import HOST, ROOT, Shape, Worker, environment, settings, working
 
 SHAPES: Final = (Shape("prefork", 1), Shape("prefork", 4), Shape("threads", 4))
 TIMED_PER_S: Final = 500
@@ -120,7 +120,8 @@ class Bench:
 
     def _consume(self, diary: Diary) -> None:
         """Have the worker read the queue of the tasks."""
-        words = ["-A", "tests.interop.celery.tasks", "control", "--timeout", "10", "add_consumer", "celery"]
+        place = ["--timeout", "10", "--destination", f"worker@{HOST}"]
+        words = ["-A", "tests.interop.celery.tasks", "control", *place, "add_consumer", "celery"]
         command = [sys.executable, "-m", "celery", *words]
         told = environment(self._told, diary.path)
         done = _said(command, told)

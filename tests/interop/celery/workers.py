@@ -25,6 +25,8 @@ ROOT: Final = Path(__file__).resolve().parents[3]
 SOURCE: Final = Path(cometmq.__file__).parents[1]
 """The CometMQ that runs here, also in a tree of its own."""
 APP: Final = "tests.interop.celery.tasks"
+HOST: Final = "proof"
+"""What stands for the name of the machine in the names of workers."""
 READY_S: Final = 60.0
 STOP_S: Final = 60.0
 
@@ -81,7 +83,7 @@ class Worker:
     def start(self) -> None:
         """Start it."""
         shape = self.shape
-        many = ["-P", shape.pool, "-c", str(shape.concurrency), "-Q", shape.queues, "-n", f"{self.name}@%h"]
+        many = ["-P", shape.pool, "-c", str(shape.concurrency), "-Q", shape.queues, "-n", f"{self.name}@{HOST}"]
         command = [sys.executable, "-m", "celery", "-A", APP, "worker", *many, *shape.options]
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(
