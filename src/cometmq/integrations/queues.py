@@ -37,7 +37,9 @@ class QueueOptions:
     priority_levels: int = 4
     """Number of priorities, from 0 (least urgent), of a queue that is created."""
     invisible_s: float = 60.0
-    """Number of seconds after which the tasks of a worker that died are run by another one."""
+    """Number of seconds after which the tasks of a worker that died are run by another one, unless the broker is
+    CometMQ's and sees that the worker's connections have closed: then it is one second.
+    """
     max_running_s: float = 86_400.0
     """Number of seconds for which a task may run before it is given to another worker."""
     prefetch: int = 8
@@ -58,7 +60,9 @@ class QueueOptions:
 
     def consumer(self) -> SimpleConsumerConfig:
         """Return the options of the consumer."""
-        return SimpleConsumerConfig(invisible_s=self.invisible_s, renew_up_to_s=self.max_running_s)
+        return SimpleConsumerConfig(
+            invisible_s=self.invisible_s, renew_up_to_s=self.max_running_s, gives_back_when_gone=True
+        )
 
 
 def ensure_topic(namesrv: str | None, security: Security | None, topic: str, levels: int) -> None:

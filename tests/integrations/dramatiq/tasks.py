@@ -8,7 +8,7 @@ import dramatiq
 
 from cometmq.integrations.dramatiq import CometMQBroker, QueueOptions
 
-dramatiq.set_broker(CometMQBroker(options=QueueOptions(prefix="dramatiq", invisible_s=2.0)))
+dramatiq.set_broker(CometMQBroker(options=QueueOptions(prefix="dramatiq", invisible_s=600)))
 
 
 @dramatiq.actor

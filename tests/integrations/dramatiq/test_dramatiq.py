@@ -221,7 +221,7 @@ def command(namesrv: str) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def test_a_message_of_a_worker_that_was_killed_is_processed_by_another(
+def test_a_message_of_a_worker_that_was_killed_is_soon_processed_by_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notes = tmp_path / "notes"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cometmq.integrations.taskiq import CometMQBroker, QueueOptions
 
-broker = CometMQBroker(options=QueueOptions(prefix="taskiq", invisible_s=2.0))
+broker = CometMQBroker(options=QueueOptions(prefix="taskiq", invisible_s=600))
 
 
 @broker.task

@@ -161,7 +161,9 @@ def worker(namesrv: str) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def test_a_task_of_a_worker_that_was_killed_is_run_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_of_a_worker_that_was_killed_is_soon_run_by_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     notes = tmp_path / "notes"
     with ProcessCluster() as cluster:
         monkeypatch.setenv("NAMESRV_ADDR", cluster.namesrv_address)

@@ -97,7 +97,10 @@ class Worker:
             topics,
             self._options.namesrv,
             config=SimpleConsumerConfig(
-                invisible_s=self._options.invisible_s, renew_up_to_s=self._options.max_running_s, retry_s=5.0
+                invisible_s=self._options.invisible_s,
+                renew_up_to_s=self._options.max_running_s,
+                gives_back_when_gone=True,
+                retry_s=5.0,
             ),
             on_lost=log_lost,
             security=self._options.security,
