@@ -15,9 +15,11 @@ from django.db import connection
 
 from cometmq.testing import SyncCluster
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.integrations.django.project.settings")
+SETTINGS = "tests.integrations.django.project.settings"
 zone = os.environ.get("TZ")
-django.setup()
+with pytest.MonkeyPatch.context() as patch:  # Celery in other tests of the process would look for the project
+    patch.setenv("DJANGO_SETTINGS_MODULE", SETTINGS)
+    django.setup()
 os.environ.pop("TZ")  # Django changes the time zone of the process, which other tests share
 if zone is not None:
     os.environ["TZ"] = zone
@@ -42,6 +44,7 @@ def database(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """The test's own database."""
     path = tmp_path / "tasks.sqlite3"
     shutil.copy(template, path)
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", SETTINGS)
     monkeypatch.setenv("TASKS_DATABASE", str(path))
     connection.close()
     connection.settings_dict["NAME"] = str(path)
