@@ -12,6 +12,7 @@ import pytest
 from cometmq.client.consumer.config import LitePullConfig, PushConfig
 from cometmq.client.lite.config import LiteTopicConfig
 from cometmq.client.send.config import ProducerConfig
+from cometmq.client.simple.config import SimpleConsumerConfig
 
 
 @pytest.mark.parametrize(
@@ -25,6 +26,7 @@ from cometmq.client.send.config import ProducerConfig
         (LitePullConfig, "pull_wait_s", -1),
         (LiteTopicConfig, "invisible_s", 0),
         (LiteTopicConfig, "retry_s", -1),
+        (SimpleConsumerConfig, "wait_s", -1),
         (LitePullConfig, "max_poll_messages", 0),
         (LitePullConfig, "auto_commit_interval_s", -1),
     ],
@@ -34,7 +36,7 @@ def test_what_is_out_of_range_is_refused_by_name(kind: Any, name: str, value: fl
         kind(**{name: value})
 
 
-CONFIGS = (ProducerConfig, PushConfig, LitePullConfig, LiteTopicConfig)
+CONFIGS = (ProducerConfig, PushConfig, LitePullConfig, LiteTopicConfig, SimpleConsumerConfig)
 
 
 @pytest.mark.parametrize("kind", CONFIGS)

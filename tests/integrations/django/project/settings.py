@@ -9,6 +9,7 @@ SECRET_KEY = "a key for tests"
 USE_TZ = True
 TIME_ZONE = "UTC"
 LOGGING_CONFIG = None
+STATIC_URL = "static/"  # tests that look at all objects of the process touch Django's lazy storage of static files
 ROOT_URLCONF = "tests.integrations.django.project.urls"
 INSTALLED_APPS = [
     "django.contrib.admin",
