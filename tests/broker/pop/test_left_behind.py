@@ -162,3 +162,15 @@ async def test_a_long_owner_is_refused(popper: Popper, wire: Wire) -> None:
     await send(wire, b"a")
     answer = await popper.answer(owner="x" * 1_025)
     assert answer.remark == "the owner has 1025 characters, the maximum is 1024"
+
+
+async def test_a_stranger_neither_holds_nor_frees_the_messages_of_another_group(
+    wire: Wire, broker: Broker, popper: Popper, other: Popper, connect_to: ConnectTo, clock: VirtualClock
+) -> None:
+    await send(wire, b"a")
+    await popper.pop(owner="me")
+    stranger = Popper(await connect_to(broker), clock, group="strangers")
+    assert [m.body for m in await stranger.pop(owner="me")] == [b"a"]
+    await close(popper, broker)
+    await clock.run_for(GRACE_SECONDS)
+    assert [m.body for m in await other.pop()] == [b"a"]

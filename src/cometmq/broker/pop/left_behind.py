@@ -3,18 +3,20 @@
 Only pops with an ``owner`` (the client's ID) take part, which is CometMQ's extension. Without it, a message of a dead
 client becomes visible again when its invisible time has ended.
 
-A connection belongs to the owner of its first such pop. For each owner, the table has the messages that its pops have
-handed out, with their pop times; acknowledgements and changes on its connections update them. When its last connection
-has closed, the owner has :data:`GRACE_SECONDS` to pop on a new connection, as a client does that has only lost its
-connection. After that, each of its messages that is still invisible with its pop time
-becomes visible immediately, which counts as a delivery. The table is not stored: after a restart of the broker, the
-invisible times apply.
+For each group, a connection belongs to the owner of its first such pop, or of its heartbeat. So nobody without the
+right to consume for a group touches the messages of its members. For each owner, the table has the messages that its
+pops have handed out, with their pop times; acknowledgements and changes on its connections update them. When its last
+connection has closed, the owner has :data:`GRACE_SECONDS` to pop or to send a heartbeat on a new connection, as a
+client does that has only lost its connection. After that, each of its messages that is still invisible with its pop
+time becomes visible immediately, which counts as a delivery. The table is not stored: after a restart of the broker,
+the invisible times apply.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -22,6 +24,7 @@ from cometmq.broker.context import BrokerContext
 from cometmq.broker.pop.entries import Changed
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.state import PopQueue
+from cometmq.broker.tables.clients import ClientChannel
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.periodic import Alarm
 from cometmq.remoting.server_connection import ServerConnection
@@ -36,6 +39,8 @@ _PAUSE_SECONDS: Final = 0.001
 MAX_MESSAGES: Final = 100_000
 """Maximum number of messages that a client gives back; the others become visible when their time ends."""
 
+Name = tuple[str, str]
+"""A group, and the client ID of a member."""
 PoppedFrom = tuple[str, int, list[int]]
 """The topic, queue ID and offsets of messages that a pop has handed out."""
 
@@ -45,7 +50,7 @@ class _Owner:
 
     __slots__ = ("alarm", "connections", "name", "popped")
 
-    def __init__(self, name: str, alarm: Alarm) -> None:
+    def __init__(self, name: Name, alarm: Alarm) -> None:
         self.name = name
         self.alarm = alarm
         self.connections: set[ServerConnection] = set()
@@ -58,8 +63,10 @@ class LeftBehind:
     def __init__(self, broker: BrokerContext, log: PopLog) -> None:
         self._clock = broker.clock
         self._log = log
-        self._owners: dict[str, _Owner] = {}
-        self._owner_of: dict[ServerConnection, _Owner] = {}
+        self._consumers = broker.clients.consumers
+        self._consumers.on_move.append(self._moved)
+        self._owners: dict[Name, _Owner] = {}
+        self._owner_of: dict[tuple[ServerConnection, str], _Owner] = {}
         self._stopped = False
 
     def stop(self) -> None:
@@ -73,12 +80,12 @@ class LeftBehind:
 
     # --- what happens to messages -----------------------------------------------------------------
     def popped(
-        self, connection: ServerConnection, name: str, group: str, found: Iterable[PoppedFrom], pop_time: int
+        self, connection: ServerConnection, group: str, client_id: str, found: Iterable[PoppedFrom], pop_time: int
     ) -> None:
         """Remember messages that a pop has handed out, also if its connection has closed in the meantime."""
         if self._stopped:
             return
-        owner = self._owner_of.get(connection) or self._owner(name)
+        owner = self._owner_of.get((connection, group)) or self._owner((group, client_id))
         for topic, queue_id, offsets in found:
             queue = self._log.state.queue(topic, group, queue_id)
             owner.popped.update(dict.fromkeys(((queue, offset) for offset in offsets), pop_time))
@@ -89,49 +96,66 @@ class LeftBehind:
 
     def changed(self, connection: ServerConnection, queue: PopQueue, offset: int, pop_time: int) -> None:
         """Remember the new pop time of a message whose invisible time was changed."""
-        owner = self._owner_of.get(connection)
+        owner = self._owner_of.get((connection, queue.group))
         if owner is not None and (queue, offset) in owner.popped:
             owner.popped[queue, offset] = pop_time
 
     def ended(self, connection: ServerConnection, queue: PopQueue, offsets: Iterable[int]) -> None:
         """Forget messages that were acknowledged."""
-        owner = self._owner_of.get(connection)
+        owner = self._owner_of.get((connection, queue.group))
         if owner is not None:
             for offset in offsets:
                 owner.popped.pop((queue, offset), None)
 
     # --- connections ------------------------------------------------------------------------------
-    def enter(self, connection: ServerConnection, name: str) -> None:
+    def enter(self, connection: ServerConnection, group: str, client_id: str) -> None:
         """Note that a client pops on a connection."""
-        if connection in self._owner_of or self._stopped:
+        if (connection, group) in self._owner_of or self._stopped or connection.closed:
             return
+        name = group, client_id
+        is_new = name not in self._owners
         owner = self._owner(name)
-        owner.alarm.cancel()
-        owner.connections.add(connection)
-        self._owner_of[connection] = owner
-        connection.on_close.append(self._connection_closed)
+        self._join(owner, connection)
+        members = self._consumers.get(group) if is_new else None
+        for member in () if members is None else members.channels.values():
+            if member.client_id == client_id:
+                self._join(owner, member.connection)
 
-    def _owner(self, name: str) -> _Owner:
+    def _moved(self, group: str, member: ClientChannel, here: bool) -> None:
+        """Note that a client's heartbeats come on a new connection."""
+        owner = self._owners.get((group, member.client_id)) if here and not self._stopped else None
+        if owner is not None:
+            self._join(owner, member.connection)
+
+    def _join(self, owner: _Owner, connection: ServerConnection) -> None:
+        group, _ = owner.name
+        if (connection, group) not in self._owner_of and not connection.closed:
+            owner.alarm.cancel()
+            owner.connections.add(connection)
+            self._owner_of[connection, group] = owner
+            connection.on_close.append(partial(self._connection_closed, group))
+
+    def _owner(self, name: Name) -> _Owner:
         owner = self._owners.get(name)
         if owner is None:
             owner = self._owners[name] = _Owner(name, Alarm(lambda: self._give_back(name), clock=self._clock))
         return owner
 
-    def _connection_closed(self, connection: ServerConnection) -> None:
-        owner = self._owner_of.pop(connection, None)
+    def _connection_closed(self, group: str, connection: ServerConnection) -> None:
+        owner = self._owner_of.pop((connection, group), None)
         if owner is None:
             return
         owner.connections.discard(connection)
         if not owner.connections:
             owner.alarm.after(GRACE_SECONDS)
 
-    def _give_back(self, name: str) -> None:
+    def _give_back(self, name: Name) -> None:
         """Make some messages of a client that is gone visible, and the others in the next rounds."""
         owner = self._owners[name]
         try:
             self._log.check()
         except RefusedError as refused:
-            _log.warning("messages of %s become visible when their time ends: %s", name, refused)
+            _log.warning("messages of %s become visible when their time ends: %s", _named(name), refused)
             del self._owners[name]
             return
         now_ms, count = self._clock.now_ms(), 0
@@ -142,12 +166,17 @@ class LeftBehind:
                 self._log.add(Changed(*queue.key, pop_time, offset, later, now_ms - later))
                 count += 1
         if count:
-            _log.info("%s is gone, and gives back %d messages", name, count)
+            _log.info("%s is gone, and gives back %d messages", _named(name), count)
             self._log.when_stored(_ignore_outcome)
         if owner.popped:
             owner.alarm.after(_PAUSE_SECONDS)
         else:
             del self._owners[name]
+
+
+def _named(name: Name) -> str:
+    group, client_id = name
+    return f"client {client_id} of group {group}"
 
 
 def _make_room(owner: _Owner) -> None:

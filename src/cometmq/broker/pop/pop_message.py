@@ -113,7 +113,7 @@ class PopMessageProcessor:
         now_ms = self._clock.now_ms()
         wanted = self._check(connection, header, now_ms)
         if header.owner is not None:
-            self._left.enter(connection, header.owner)
+            self._left.enter(connection, header.consumer_group, header.owner)
         collected = self._collect(header, wanted)
         if collected.count:
             self._answer_when_stored(connection, request, collected)
@@ -434,7 +434,7 @@ class PopMessageProcessor:
                 connection.respond(request, refusal.response(), polling=True)
                 return
             if header.owner is not None and collected.popped:
-                self._left.popped(connection, header.owner, group, collected.popped, collected.pop_time)
+                self._left.popped(connection, group, header.owner, collected.popped, collected.pop_time)
             self._limiter.got(connection, group, collected.count, collected.size)
             self._stats.get(header.topic, group, collected.count, collected.size)
             if collected.retries:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from cometmq.client.background import Background
 from cometmq.client.consumer.subscription import ALL, TAG, check_expressions, subscription
-from cometmq.client.errors import ClientStateError
+from cometmq.client.errors import ClientStateError, RemotingError
 from cometmq.client.instance import ClientInstance
 from cometmq.client.popping import PoppingConsumer
 from cometmq.client.serialization import deserializer_of
@@ -25,6 +26,9 @@ from cometmq.message.names import check_topic
 from cometmq.remoting.admin_bodies import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 from cometmq.remoting.bodies import ConsumerData, SubscriptionData
 from cometmq.remoting.security import Security
+
+_RETURN_PAUSES_S: Final = (0.0, 0.1, 0.2)
+"""Pauses in seconds before attempts to open a lost connection again."""
 
 
 class SimpleConsumer(PoppingConsumer):
@@ -65,6 +69,8 @@ class SimpleConsumer(PoppingConsumer):
         self.config = config or SimpleConsumerConfig()
         super().__init__(group, namesrv, instance, security)
         decoder = None if deserializer is None else deserializer_of(deserializer)
+        self._returning: set[str] = set()
+        """Brokers to which a lost connection is being opened again."""
         self._subscriptions: dict[str, SubscriptionData] = {}
         for topic, expression in (subscriptions or {}).items():
             self._subscriptions[topic] = self._subscription(topic, expression, TAG)
@@ -93,6 +99,8 @@ class SimpleConsumer(PoppingConsumer):
         self._use.begin(self._background.stop)
         self._state = "running"
         self._started_ms = self.instance.clock.now_ms()
+        if self.config.gives_back_when_gone:
+            self.instance.remoting.on_failure.append(self._connection_lost)
         self._places = Places(self._requests, self._subscriptions, self._acks.add, self._background.spawn)
         try:
             await check_expressions(self.instance, self.group, self._subscriptions.values())
@@ -101,6 +109,24 @@ class SimpleConsumer(PoppingConsumer):
         except BaseException:
             await self.close()
             raise
+
+    def _connection_lost(self, address: str) -> None:
+        """Come back at once, before the broker gives this consumer's messages to others."""
+        is_broker = any(address in broker.values() for broker in self.instance.routes.brokers.values())
+        if self._state == "running" and is_broker and address not in self._returning:
+            self._returning.add(address)
+            self._background.spawn(self._return_to(address))
+
+    async def _return_to(self, address: str) -> None:
+        clock = self.instance.clock
+        try:
+            for pause_s in _RETURN_PAUSES_S:
+                await clock.sleep(pause_s)
+                with suppress(RemotingError):
+                    await self.instance.remoting.ready(address, clock.monotonic() + 1)  # a heartbeat follows
+                    return
+        finally:
+            self._returning.discard(address)
 
     async def close(self) -> None:
         """Finish acknowledgements, and leave the group.
@@ -115,6 +141,8 @@ class SimpleConsumer(PoppingConsumer):
             await self._end_once(self._close)
 
     async def _close(self) -> None:
+        if self._connection_lost in self.instance.remoting.on_failure:
+            self.instance.remoting.on_failure.remove(self._connection_lost)
         self._places.stop()
         self._renewals.stop()
         await self._acks.join()
