@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -267,20 +268,19 @@ class Channel(virtual.Channel):
             return
         private = self.session.private.get(queue)
         if private is not None:
-            self._sync.soon(private.stop)
+            self._run(_stop(private))
         elif False in self._receivers:
             topic = topic_of_queue(self._prefix, queue)
             self._queues.pop(topic, None)
             self._run(self._receivers[False].stop(topic))
-            for held in self.connection.mailbox.remove(self, queue):
-                self._dispatched += 1
-                self._give_back(held)
+        for held in self.connection.mailbox.remove(self, queue):
+            self._dispatched += 1
+            self._give_back(held)
 
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
         """Change the prefetch limit."""
         super().basic_qos(prefetch_size, prefetch_count, apply_global)
-        if False in self._receivers and self._pid == os.getpid():
-            self._sync.soon(self._receivers[False].poke)
+        self._look_again()
 
     def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> virtual.Message | None:
         """Return the next message of a queue, or ``None`` if there is none now."""
@@ -308,6 +308,11 @@ class Channel(virtual.Channel):
         limit = self.qos.prefetch_count
         return limit - len(self._held) - waiting if limit else UNLIMITED - waiting
 
+    def _look_again(self) -> None:
+        """Let the receiver look at the credit again."""
+        if False in self._receivers and self._pid == os.getpid():
+            self._sync.soon(self._receivers[False].poke)
+
     def _popped(self, member: Receiver, message: PoppedMessage) -> None:
         queue = self._queues.get(message.subscribed_topic)
         if queue is None:  # its consumer was cancelled
@@ -316,18 +321,23 @@ class Channel(virtual.Channel):
             self._put_arrived(queue, message, member)
 
     def _put_arrived(self, queue: str, item: Any, member: Receiver | None) -> None:
-        self._arrived += 1
-        self.connection.mailbox.put((self, (queue, item, member)))
+        if (connection := self.connection) is not None:
+            self._arrived += 1
+            connection.mailbox.put((self, (queue, item, member)))
 
     def dispatch(self, held: Held) -> None:
         """Pass a message to the consumer of its queue, in the thread of the connection."""
         queue = held[0]
+        no_ack = queue in self._unacknowledged
         callback = self.connection._callbacks.get(queue) if queue in self._active_queues else None
-        payload = None if callback is None else self._accept(held, no_ack=queue in self._unacknowledged)
+        payload = None if callback is None else self._accept(held, no_ack=no_ack)
         self._dispatched += 1
         if callback is None:
             self._give_back(held)
-        elif payload is not None:
+            return
+        if payload is None or no_ack:
+            self._look_again()
+        if payload is not None:
             callback(payload)
 
     def _accept(self, held: Held, *, no_ack: bool) -> Payload | None:
@@ -370,6 +380,8 @@ class Channel(virtual.Channel):
             _, item, member = self._held.pop(tag, (None, None, None))
             if member is not None:
                 self._sync.soon(member.ack_soon, item)
+            if member is not self._receivers.get(False):
+                self._look_again()
 
     def basic_reject(self, delivery_tag: Any, requeue: bool = False) -> None:
         """Deliver a message again at once, or make it a dead letter."""
@@ -384,6 +396,8 @@ class Channel(virtual.Channel):
             self._sync.start(member.reject(item, "its consumer rejected it"))
         else:
             log.error("a message of queue %s is rejected; queues of one process have no dead letters", queue)
+        if member is not self._receivers.get(False):
+            self._look_again()
 
     def basic_recover(self, requeue: bool = False) -> None:
         """Deliver all messages that are neither acknowledged nor rejected again."""
@@ -392,11 +406,15 @@ class Channel(virtual.Channel):
 
     def _give_back(self, held: Held) -> None:
         queue, item, member = held
-        if member is None:
-            self._put_arrived(queue, item, None)
-        else:
+        if self.connection is None:
+            return
+        if member is not None:
             work = member.give_back(item)
             (self._run if self.connection.hub is None else self._sync.start)(work)
+        elif queue in self._active_queues:
+            self._sync.soon(self._put_arrived, queue, item, None)
+        elif (private := self.session.private.get(queue)) is not None:
+            private.returned.append(item)
 
     def after_reply_message_received(self, queue: str) -> None:
         """End the queue of a reply."""
@@ -406,19 +424,26 @@ class Channel(virtual.Channel):
         """Close the channel; messages that are neither acknowledged nor rejected are delivered again at once."""
         receivers, self._receivers = self._receivers, {}
         if self.connection is not None and self._pid == os.getpid():
-            items = [*self._held.values(), *self.connection.mailbox.remove(self)]
             for member in receivers.values():
-                held = [item for _, item, its_member in items if its_member is member]
                 try:
-                    self._run(member.close(held))
+                    self._run(member.close(partial(self._all_of, member)))
                 except CometMQError as error:
                     log.warning("messages come again later, because the connection cannot be closed: %s", error)
-        self._held.clear()
         super().close()
+        self._held.clear()
+
+    def _all_of(self, member: Receiver) -> list[PoppedMessage]:
+        """Return the messages of a receiver that wait, or are neither acknowledged nor rejected."""
+        waiting = self.connection.mailbox.remove(self, member=member)
+        return [item for _, item, its_member in [*self._held.values(), *waiting] if its_member is member]
 
 
 async def _start(queue: PrivateQueue, deliver: Callable[[Payload], object]) -> None:
     queue.start(deliver)
+
+
+async def _stop(queue: PrivateQueue) -> None:
+    queue.stop()
 
 
 def _matcher(kind: Any, pattern: str) -> Callable[[str], bool] | None:

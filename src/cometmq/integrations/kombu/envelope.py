@@ -62,10 +62,16 @@ def from_message(message: MessageExt) -> Payload:
     try:
         found = loads(head)
         payload = {name: found[name] for name in _FIELDS}
-        payload["properties"].setdefault("delivery_info", {})
-        payload["headers"] = dict(payload["headers"] or {})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        headers = payload["headers"] = dict(payload["headers"] or {})
+        properties = payload["properties"]
+        info = properties["delivery_info"] = dict(properties.get("delivery_info") or {})
+    except Exception as error:  # JSON of Kombu makes objects of any registered type
         raise StrangerError(f"the first line of the message is not that of Kombu: {error}") from error
+    texts = (payload["content-type"], payload["content-encoding"], info.get("exchange"), info.get("routing_key"))
+    if any(not isinstance(text, str | None) for text in texts) or properties.get("body_encoding") is not None:
+        raise StrangerError("the first line of the message has values of other types than that of Kombu")
+    if "task" in headers and any(isinstance(headers.get(name), dict | list) for name in ("task", "id")):
+        raise StrangerError("the name or the ID of the task is no text")
     payload["body"] = body
     return payload
 

@@ -39,15 +39,15 @@ class Mailbox:
         if self._items:
             self.wake()
 
-    def remove(self, owner: object, queue: str | None = None) -> list[Any]:
-        """Remove and return the messages of an owner, or only those of one of its queues.
+    def remove(self, owner: object, queue: str | None = None, *, member: object = None) -> list[Any]:
+        """Remove and return the messages of an owner, or only those of one of its queues or receivers.
 
-        An item is a pair of its owner and a message, which begins with its queue.
+        An item is a pair of its owner and a message, which begins with its queue and ends with its receiver.
         """
         removed, count = [], len(self._items)
         for _ in range(count):
             item = self._items.popleft()
-            if item[0] is owner and queue in (None, item[1][0]):
+            if item[0] is owner and queue in (None, item[1][0]) and member in (None, item[1][2]):
                 removed.append(item[1])
             else:
                 self._items.append(item)

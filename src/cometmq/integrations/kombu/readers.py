@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -60,6 +61,8 @@ class PrivateQueue:
         """False if the queue gets a topic when it is bound to an exchange that is no fanout exchange."""
         self.sources: dict[tuple[str, str], Source] = {}
         """The topics that the queue reads, with their routing keys."""
+        self.returned: deque[Payload] = deque()
+        """Messages that were read, but that no consumer got; the next one gets them."""
         self._tasks: list[asyncio.Task[None]] = []
 
     async def bind(self, key: str, source: Source) -> None:
@@ -81,6 +84,8 @@ class PrivateQueue:
 
         :raises CometMQError: the broker refuses, or does not answer.
         """
+        if self.returned:
+            return self.returned.popleft()
         for source in list(self.sources.values()):
             for queue in list(source.offsets):
                 while True:
@@ -95,6 +100,8 @@ class PrivateQueue:
     def start(self, deliver: Deliver) -> None:
         """Read in the background until :meth:`stop`."""
         self.stop()
+        while self.returned:
+            deliver(self.returned.popleft())
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._read(source, deliver)) for source in list(self.sources.values())]
 

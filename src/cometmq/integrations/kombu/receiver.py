@@ -70,12 +70,12 @@ class Receiver:
         """
         await self._consumer.start()
 
-    async def close(self, held: Iterable[PoppedMessage]) -> None:
-        """Give messages back, and leave the group."""
+    async def close(self, held: Callable[[], Iterable[PoppedMessage]]) -> None:
+        """Receive no more, give back the messages that ``held`` then returns, and leave the group."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
-        await asyncio.gather(*map(self.give_back, held))
+        await asyncio.gather(*map(self.give_back, held()))
         await self._consumer.close()
 
     async def start(self, topic: str) -> None:
