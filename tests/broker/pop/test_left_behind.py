@@ -89,6 +89,17 @@ async def test_no_more_messages_are_remembered_than_the_limit_allows(
     assert len(await other.pop()) >= 1
 
 
+async def test_messages_that_were_acknowledged_on_other_connections_are_forgotten(
+    wire: Wire, broker: Broker, popper: Popper, other: Popper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(left_behind, "FEW_MESSAGES", 2)
+    for _ in range(20):
+        await send(wire, b"a", b"b")
+        for message in await popper.pop(owner="me"):
+            await other.ack(message)
+    assert len(broker.pops._left) < 10
+
+
 async def test_without_an_owner_the_invisible_time_applies(
     wire: Wire, broker: Broker, popper: Popper, other: Popper, clock: VirtualClock
 ) -> None:

@@ -36,6 +36,8 @@ GRACE_SECONDS: Final = 0.5
 MESSAGES_AT_ONCE: Final = 1_000
 """Number of messages that are given back in one round of the loop (about 5 ms)."""
 _PAUSE_SECONDS: Final = 0.001
+FEW_MESSAGES: Final = 1_000
+"""Number of messages up to which those that have ended elsewhere are not looked for."""
 MAX_MESSAGES: Final = 100_000
 """Maximum number of messages that a client gives back; the others become visible when their time ends."""
 
@@ -86,9 +88,12 @@ class LeftBehind:
         if self._stopped:
             return
         owner = self._owner_of.get((connection, group)) or self._owner((group, client_id))
+        before = len(owner.popped)
         for topic, queue_id, offsets in found:
             queue = self._log.state.queue(topic, group, queue_id)
             owner.popped.update(dict.fromkeys(((queue, offset) for offset in offsets), pop_time))
+        if before > FEW_MESSAGES:
+            _forget_ended(owner, 2 * (len(owner.popped) - before))
         if len(owner.popped) > MAX_MESSAGES:
             _make_room(owner)
         if not owner.connections and not owner.alarm.is_set:
@@ -179,12 +184,17 @@ def _named(name: Name) -> str:
     return f"client {client_id} of group {group}"
 
 
-def _make_room(owner: _Owner) -> None:
-    """Forget some messages that other connections have acknowledged, and the latest ones if there are too many."""
-    for key in list(islice(owner.popped, MESSAGES_AT_ONCE)):
+def _forget_ended(owner: _Owner, count: int) -> None:
+    """Look at some messages, and forget those whose time has ended, or that other connections have acknowledged."""
+    for key in list(islice(owner.popped, count)):
         pop_time = owner.popped.pop(key)
         if _is_invisible(*key, pop_time):
             owner.popped[key] = pop_time
+
+
+def _make_room(owner: _Owner) -> None:
+    """Forget some messages that are no longer invisible, and the latest ones if there are too many."""
+    _forget_ended(owner, MESSAGES_AT_ONCE)
     while len(owner.popped) > MAX_MESSAGES:
         owner.popped.popitem()
 
