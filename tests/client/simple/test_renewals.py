@@ -93,6 +93,25 @@ async def test_an_acknowledgement_during_a_renewal_counts(timed: Cluster, clock:
         assert await reader.receive(wait_s=0) == []
 
 
+@pytest.mark.parametrize("steps", range(0, 12, 2))
+async def test_an_acknowledgement_during_a_renewal_ends_before_the_consumer(
+    timed: Cluster, clock: VirtualClock, steps: int
+) -> None:
+    await send(timed, "a", "m")
+    async with consumer(timed, invisible_s=10, renew_up_to_s=600) as reader:
+        (message,) = await reader.receive(wait_s=0)
+        await clock.run_for(4.9)
+        clock.advance(0.2)
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        ended = asyncio.ensure_future(reader.ack(message))
+        await asyncio.sleep(0)
+    await clock.run_until(ended, 1)
+    async with consumer(timed) as other:
+        await clock.run_for(60)
+        assert await other.receive(wait_s=0) == []
+
+
 async def test_acknowledged_messages_cost_no_renewal(timed: Cluster, clock: VirtualClock) -> None:
     seen = Seen(timed)
     await send(timed, "a", *map(str, range(10)))

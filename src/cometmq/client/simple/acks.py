@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from cometmq.client.background import Spawn
 from cometmq.client.errors import ClientError, RemotingError
@@ -68,13 +68,30 @@ class Acks:
         for broker, message in zip(brokers, messages, strict=True):
             self._waiting.setdefault(broker, []).append((message, call))
 
+    def add_after(self, settled: Awaitable[None], messages: Sequence[PoppedMessage], done: Done) -> None:
+        """Acknowledge messages once their renewals have ended."""
+        self._start(self._add_after(settled, messages, done))
+
+    async def _add_after(self, settled: Awaitable[None], messages: Sequence[PoppedMessage], done: Done) -> None:
+        try:
+            await settled
+            self.add(messages, done)
+        except ClientError as error:
+            done(error)
+        except asyncio.CancelledError as cancelled:
+            done(cancelled)
+            raise
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._spawn(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, {}
         for broker, acks in waiting.items():
             for at in range(0, len(acks), _MAX_ACKS):
-                task = self._spawn(self._send(broker, acks[at : at + _MAX_ACKS]))
-                self._running.add(task)
-                task.add_done_callback(self._running.discard)
+                self._start(self._send(broker, acks[at : at + _MAX_ACKS]))
 
     async def _send(self, broker: str, acks: Sequence[tuple[PoppedMessage, _Call]]) -> None:
         try:
@@ -100,7 +117,7 @@ class Acks:
 
     async def join(self) -> None:
         """Wait until all acknowledgements have ended."""
-        if self._waiting:
+        while self._waiting or self._running:
+            if self._running:
+                await asyncio.wait(set(self._running))
             await asyncio.sleep(0)
-        if self._running:
-            await asyncio.wait(set(self._running))

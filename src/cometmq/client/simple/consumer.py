@@ -280,11 +280,7 @@ class SimpleConsumer(PoppingConsumer):
         if self._renewals.is_settled(row):
             self._acks.add(row, done)
         else:
-            self._background.spawn(self._ack_later(row, done))
-
-    async def _ack_later(self, row: Sequence[PoppedMessage], done: Done) -> None:
-        await self._renewals.settle(row)
-        self._acks.add(row, done)
+            self._acks.add_after(self._renewals.settle(row), row, done)
 
     async def change_invisible(self, message: PoppedMessage, seconds: float) -> None:
         """Restart a message's invisible time: the group receives it again after ``seconds`` (0: at once).

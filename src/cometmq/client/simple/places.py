@@ -156,8 +156,7 @@ class Places:
         work = self._requests.pop(place, data, max_messages, invisible_ms, poll_ms)
         began = self._clock.monotonic()
         pop = asyncio.get_running_loop().create_task(work)
-        if not poll_ms or self._requests.can_end_waits:
-            self._pops.hold(pop)
+        self._pops.hold(pop)
         self._polling += poll_ms > 0
         ends: set[asyncio.Future[Any]] = {pop, self._interrupt}
         try:

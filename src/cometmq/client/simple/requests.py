@@ -248,17 +248,9 @@ class SimpleRequests:
     async def _ask(self, place: Place, code: RequestCode, header: Any, poll_ms: int) -> RemotingCommand:
         timeout_s = poll_ms / 1000 + DEFAULT_TIMEOUT_S
         remoting = self.instance.remoting
-        if poll_ms and code is RequestCode.POP_MESSAGE and self.can_end_waits:
+        if poll_ms and code is RequestCode.POP_MESSAGE:
             remoting = self._waits = self._waits or self.instance.new_connections()
         return await remoting.invoke(await self._address(place), code, header, timeout_s=timeout_s)
-
-    @property
-    def can_end_waits(self) -> bool:
-        """True if waiting pops have connections of their own.
-
-        A broker that gives back what a client left behind takes the end of such a connection for the client's end.
-        """
-        return not self.config.gives_back_when_gone
 
     def end_waits(self) -> None:
         """Take back the pops that wait at brokers; those that were just answered still return."""
