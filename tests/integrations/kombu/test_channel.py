@@ -15,7 +15,7 @@ from kombu.exceptions import ChannelError, OperationalError
 from tests.helpers.waiting import block_for, wait_for
 from tests.integrations.kombu.conftest import Connect
 
-from cometmq.client import Admin, IllegalMessageError, MessageExt, RemotingTimeoutError
+from cometmq.client import Admin, IllegalMessageError, MessageExt, RemotingConnectError, RemotingTimeoutError
 from cometmq.client import Message as RocketMessage
 from cometmq.client.dead_letters import Ledger, Selection, read_dead_letters, resend
 from cometmq.testing import Direction, SyncCluster
@@ -321,3 +321,17 @@ def test_a_task_that_is_published_twice_is_stored_once(is_delayed: bool) -> None
         assert sorted(again.get(timeout=20).payload for _ in range(2)) == ["first", "task"]
         with pytest.raises(Empty):
             again.get(timeout=0.3)
+
+
+def test_a_message_whose_rejection_fails_comes_again(
+    connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def reject(_message: Any) -> None:
+        raise RemotingConnectError("broker", "the broker is away")
+
+    with connect(visibility_timeout=1).SimpleQueue(name) as queue:
+        queue.put("m")
+        message = queue.get(timeout=10)
+        monkeypatch.setattr(queue.channel._receivers[False]._consumer, "reject", reject)
+        message.reject()
+        assert queue.get(timeout=10).payload == "m"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.integrations.kombu.envelope import MARK, StrangerError, due_at, from_message, is_due, keys_of, to_message
+from cometmq.message.compression import decompress
+from cometmq.message.sysflag import COMPRESSED
 
 
 def payload(**headers: Any) -> dict[str, Any]:
@@ -45,6 +47,18 @@ def test_other_bodies_are_those_of_strangers(body: bytes) -> None:
         from_message(received(body, **{MARK: "1"}))
     with pytest.raises(StrangerError, match="was not sent by Kombu"):
         from_message(received(body))
+
+
+def test_a_damaged_body_is_that_of_a_stranger() -> None:
+    class Damaged:
+        properties: ClassVar[dict[str, str]] = {MARK: "1"}
+
+        @property
+        def body(self) -> bytes:
+            return decompress(b"damaged", COMPRESSED, 100)
+
+    with pytest.raises(StrangerError):
+        from_message(cast(Any, Damaged()))
 
 
 @pytest.mark.parametrize("eta", [None, 7, "", "tomorrow", "9999-99-99", {}, "0001-01-01T00:00:00+14:00"])

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 from kombu import Connection, Consumer, Exchange, Producer, Queue
 from tests.helpers.waiting import wait_for
 from tests.integrations.kombu.conftest import Connect
 from tests.integrations.kombu.test_channel import Received, drain, nothing_comes
+
+from cometmq.client import PoppedMessage, RemotingConnectError
+from cometmq.integrations.kombu import readers
+from cometmq.testing import SyncCluster
 
 
 def test_an_acknowledged_broadcast_lets_the_next_task_come(connection: Connection, name: str) -> None:
@@ -67,3 +74,121 @@ def test_what_arrives_while_a_channel_closes_disturbs_no_other(connect: Connect,
         connection.transport.mailbox.put((channel, (name, {"properties": {}}, None)))
         Producer(other).publish("m", routing_key=f"{name}-2")
         drain(connection, received, 1)
+
+
+def test_what_arrives_while_a_channel_closes_comes_again(
+    connection: Connection, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    received = Received(ack=False)
+    channel = connection.channel()
+    Consumer(channel, [Queue(name, routing_key=name)], callbacks=[received]).consume()
+    Producer(channel).publish("m", routing_key=name)
+    drain(connection, received, 1)
+    member, (held,) = channel._receivers[False], channel._held.values()
+    close = member.close
+
+    async def late(messages: Callable[[], list[PoppedMessage]]) -> None:
+        channel._popped(member, held[1])
+        await close(messages)
+
+    monkeypatch.setattr(member, "close", late)
+    channel.close()
+    assert connection.transport.mailbox.take() is None
+
+
+def test_bindings_of_a_queue_that_is_read_begin_and_end_at_once(connection: Connection, name: str) -> None:
+    received = Received()
+    exchange = Exchange(f"{name}-exchange", "direct")
+    with connection.channel() as channel:
+        queue = Queue(name, exclusive=True)(channel)
+        queue.declare()
+        exchange(channel).declare()
+        producer = Producer(channel, exchange)
+        with Consumer(channel, [queue], callbacks=[received]):
+            queue.bind_to(exchange, routing_key="a")
+            producer.publish("bound", routing_key="a")
+            drain(connection, received, 1)
+            queue.unbind_from(exchange, routing_key="a")
+            producer.publish("unbound", routing_key="a")
+            Producer(channel).publish("by name", routing_key=name)
+            drain(connection, received, 2)
+            nothing_comes(connection)
+    assert received.bodies == ["bound", "by name"]
+
+
+@pytest.mark.parametrize("is_same_channel", [True, False])
+def test_the_end_of_a_consumer_leaves_the_queue_to_the_other(
+    connection: Connection, name: str, is_same_channel: bool
+) -> None:
+    received, others = Received(), Received()
+    queue = Queue(name, routing_key=name)
+    with connection.channel() as channel, connection.channel() as other:
+        Consumer(channel, [queue], callbacks=[received]).consume()
+        with Consumer(channel if is_same_channel else other, [queue], callbacks=[others]):
+            pass
+        Producer(channel).publish("m", routing_key=name)
+        drain(connection, received, 1)
+    assert others.messages == []
+
+
+def test_messages_older_than_a_queue_are_not_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "_LOOK_S", 0.05)
+    exchange, received = Exchange("all", "fanout"), Received()
+    with SyncCluster(2) as cluster:
+        url = f"cometmq://{cluster.namesrv_address}"
+        with Connection(url, transport_options={"send_timeout": 5}) as first, first.channel() as channel:
+            producer = Producer(channel, exchange)
+            for number in range(8):
+                producer.publish(f"old {number}", declare=[exchange])
+        cluster.call(cluster.cluster.kill_broker(1))
+        with Connection(url) as second, second.channel() as channel:
+            queue = Queue("own", exchange, exclusive=True)
+            with Consumer(channel, [queue], callbacks=[received]):
+                cluster.call(cluster.cluster.start_broker(1))
+                session = second.transport.session
+                (source,) = (
+                    one for one in session.inner.private["own"].sources.values() if one.topic == "all|exchange"
+                )
+
+                def finds_both() -> bool:
+                    session.run(session.inner.instance.routes.refresh(source.topic))
+                    return len(source.offsets) == 2
+
+                wait_for(finds_both, "the queue of the second broker")
+                nothing_comes(second, 0.5)
+
+
+def test_a_queue_that_another_process_deleted_is_made_again() -> None:
+    with SyncCluster(broker_keys={"autoCreateTopicEnable": "false"}) as cluster:
+        url = f"cometmq://{cluster.namesrv_address}"
+        with (
+            Connection(url) as first,
+            first.clone() as same,
+            Connection(url, transport_options={"wait_time": 2}) as second,
+        ):
+            same.connect()
+            producer = Producer(first.channel())
+            producer.publish("old", routing_key="deleted", declare=[Queue("deleted")])
+            with second.channel() as channel:
+                Queue("deleted")(channel).delete()
+            policy = {"max_retries": 3, "interval_start": 0, "interval_step": 0}
+            headers = {"task": "add", "id": "some-task"}
+            producer.publish("new", routing_key="deleted", headers=headers, retry=True, retry_policy=policy)
+            with second.SimpleQueue("deleted") as again:
+                assert again.get(timeout=10).payload == "new"
+
+
+def test_a_binding_that_no_nameserver_took_is_written_later(connect: Connect, name: str) -> None:
+    exchange = Exchange(f"{name}.exchange", "direct")
+    connection = connect()
+    with connection.channel() as channel, connect().channel() as sending:
+        bindings = connection.transport.session.inner.bindings
+        addresses, bindings._instance.routes.namesrv = bindings._instance.routes.namesrv, ("127.0.0.1:1",)
+        with pytest.raises(RemotingConnectError):
+            connection.transport.session.run(bindings.add(f"{name}%2Eexchange|exchange", name, "key"))
+        bindings._instance.routes.namesrv = addresses
+        queue = Queue(name, exchange, routing_key="key")(channel)
+        queue.declare()
+        exchange(sending).declare()
+        Producer(sending, exchange).publish("m", routing_key="key")
+        assert queue.get(no_ack=True).payload == "m"

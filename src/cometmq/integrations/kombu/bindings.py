@@ -64,12 +64,11 @@ class Bindings:
 
         :raises RemotingError: no nameserver answers.
         """
-        if (queue, key) in self._own.get(exchange, set()):
-            return
-        self._own.setdefault(exchange, set()).add((queue, key))
-        if (queue, key) not in await self.of(exchange) - self._own[exchange]:
+        own = self._own.setdefault(exchange, set())
+        if (queue, key) not in own:
             header = PutKVConfigRequestHeader(exchange, _key(queue, key), json.dumps([queue, key]))
-            await self._change(RequestCode.PUT_KV_CONFIG, header, f"binding queue {queue}")
+            await self._everywhere(RequestCode.PUT_KV_CONFIG, header, f"binding queue {queue}")
+            own.add((queue, key))
 
     async def remove(self, exchange: str, queue: str, key: str | None = None) -> None:
         """Remove the binding of a queue with a key, or all its bindings.
@@ -79,7 +78,7 @@ class Bindings:
         for bound, its_key in await self.of(exchange):
             if bound == queue and key in (None, its_key):
                 header = DeleteKVConfigRequestHeader(exchange, _key(queue, its_key))
-                await self._change(RequestCode.DELETE_KV_CONFIG, header, f"unbinding queue {queue}")
+                await self._everywhere(RequestCode.DELETE_KV_CONFIG, header, f"unbinding queue {queue}")
                 self._own.get(exchange, set()).discard((queue, its_key))
         self._found.pop(exchange, None)
 
@@ -90,16 +89,13 @@ class Bindings:
             for value in (decode_body(KVTable, body).table if body else {}).values():
                 try:
                     queue, key = json.loads(value)
-                except (ValueError, TypeError):
+                except (ValueError, TypeError, RecursionError):
                     log.warning(
                         "the nameserver's KV namespace %s has a value that is no binding: %.100s", exchange, value
                     )
                 else:
                     found.add((str(queue), str(key)))
         return frozenset(found)
-
-    async def _change(self, code: RequestCode, header: Header, doing: str) -> None:
-        await self._everywhere(code, header, doing)
 
     async def _everywhere(self, code: RequestCode, header: Header, doing: str) -> list[bytes]:
         """Send a request to all nameservers; return the bodies of those that answer.

@@ -34,7 +34,6 @@ R = TypeVar("R")
 
 UNLIMITED: Final = 1_000
 """Number of messages that wait for a channel at most if it has no prefetch limit."""
-CLOSE_S: Final = 5.0
 _PIDBOX: Final = ".pidbox"
 
 Held = tuple[str, Any, "Receiver | None"]
@@ -57,6 +56,8 @@ class Channel(virtual.Channel):
         """The consumed queues, by topic."""
         self._pid = os.getpid()
         self._held: dict[Any, Held] = {}
+        self._callbacks: dict[str, dict[str, Callable[[Payload], object]]] = {}
+        """The callbacks of each queue's consumers, by their tags; the latest consumer gets the messages."""
         self._unacknowledged: set[str] = set()
         """The queues whose consumers acknowledge nothing."""
         self._arrived = 0
@@ -151,7 +152,7 @@ class Channel(virtual.Channel):
         session, topic = self.session, topic_of_exchange(self._prefix, exchange or "amq.direct")
         private = session.private.get(queue)
         if private is not None:
-            private.unbind(topic, routing_key or "")
+            self._run(_unbind(private, topic, routing_key or ""))
             return
         super().queue_unbind(queue, exchange or "amq.direct", routing_key, arguments, **kwargs)
         self._run(session.bindings.remove(topic, queue, routing_key or ""))
@@ -247,6 +248,7 @@ class Channel(virtual.Channel):
     ) -> None:
         """Pass the messages of a queue to a callback."""
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
+        self._callbacks.setdefault(queue, {})[consumer_tag] = self.connection._callbacks[queue]
         (self._unacknowledged.add if no_ack else self._unacknowledged.discard)(queue)
         try:
             private = self.session.private.get(queue)
@@ -258,12 +260,14 @@ class Channel(virtual.Channel):
                 self._run(self._member().start(topic))
         except BaseException:
             super().basic_cancel(consumer_tag)
+            self._callbacks[queue].pop(consumer_tag)
             raise
 
     def basic_cancel(self, consumer_tag: str) -> None:
         """Stop passing the messages of a queue to a callback."""
         queue = self._tag_to_queue.get(consumer_tag)
         super().basic_cancel(consumer_tag)
+        self._callbacks.get(queue or "", {}).pop(consumer_tag, None)
         if queue is None or queue in self._active_queues or self.connection is None or self._pid != os.getpid():
             return
         private = self.session.private.get(queue)
@@ -329,7 +333,8 @@ class Channel(virtual.Channel):
         """Pass a message to the consumer of its queue, in the thread of the connection."""
         queue = held[0]
         no_ack = queue in self._unacknowledged
-        callback = self.connection._callbacks.get(queue) if queue in self._active_queues else None
+        callbacks = self._callbacks.get(queue)
+        callback = callbacks[next(reversed(callbacks))] if callbacks else None
         payload = None if callback is None else self._accept(held, no_ack=no_ack)
         self._dispatched += 1
         if callback is None:
@@ -444,6 +449,10 @@ async def _start(queue: PrivateQueue, deliver: Callable[[Payload], object]) -> N
 
 async def _stop(queue: PrivateQueue) -> None:
     queue.stop()
+
+
+async def _unbind(queue: PrivateQueue, topic: str, key: str) -> None:
+    queue.unbind(topic, key)
 
 
 def _matcher(kind: Any, pattern: str) -> Callable[[str], bool] | None:

@@ -58,15 +58,15 @@ def from_message(message: MessageExt) -> Payload:
     """
     if message.properties.get(MARK) != VERSION:
         raise StrangerError("the message was not sent by Kombu")
-    head, _, body = message.body.partition(b"\n")
     try:
+        head, _, body = message.body.partition(b"\n")
         found = loads(head)
         payload = {name: found[name] for name in _FIELDS}
         headers = payload["headers"] = dict(payload["headers"] or {})
         properties = payload["properties"]
         info = properties["delivery_info"] = dict(properties.get("delivery_info") or {})
-    except Exception as error:  # JSON of Kombu makes objects of any registered type
-        raise StrangerError(f"the first line of the message is not that of Kombu: {error}") from error
+    except Exception as error:  # a body may be damaged, and Kombu's JSON makes objects of any registered type
+        raise StrangerError(f"the message is not in the form of Kombu's: {error}") from error
     texts = (payload["content-type"], payload["content-encoding"], info.get("exchange"), info.get("routing_key"))
     if any(not isinstance(text, str | None) for text in texts) or properties.get("body_encoding") is not None:
         raise StrangerError("the first line of the message has values of other types than that of Kombu")

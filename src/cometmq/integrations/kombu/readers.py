@@ -11,11 +11,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 from cometmq.client.consumer.pull_consumer import PullConsumer
-from cometmq.client.errors import RouteNotFoundError
+from cometmq.client.errors import MasterNotFoundError, RemotingError, RouteNotFoundError
 from cometmq.errors import CometMQError
 from cometmq.integrations.kombu.envelope import Payload, StrangerError, from_message
 from cometmq.message.message import MessageExt
@@ -40,6 +41,8 @@ class Source:
     matches: Callable[[str], bool] | None = None
     """Returns whether the queue is bound with a pattern for a routing key; ``None`` takes every message."""
     offsets: dict[MessageQueue, int] = field(default_factory=dict)
+    since_ms: int = 0
+    """The time at which the queue was bound, in milliseconds since 1970."""
 
     def payload(self, message: MessageExt) -> Payload | None:
         """Return the Kombu message in a message, or ``None`` if it is not for the queue."""
@@ -63,7 +66,9 @@ class PrivateQueue:
         """The topics that the queue reads, with their routing keys."""
         self.returned: deque[Payload] = deque()
         """Messages that were read, but that no consumer got; the next one gets them."""
-        self._tasks: list[asyncio.Task[None]] = []
+        self._deliver: Deliver | None = None
+        """Called with each message while the queue has a consumer."""
+        self._tasks: dict[Source, asyncio.Task[None]] = {}
 
     async def bind(self, key: str, source: Source) -> None:
         """Read a topic too, from its end on.
@@ -71,13 +76,24 @@ class PrivateQueue:
         :raises CometMQError: the end of the topic cannot be found.
         """
         if (source.topic, key) not in self.sources:
+            source.since_ms = self._puller.instance.clock.now_ms()
+            failure: CometMQError | None = None
             for queue in await self._puller.queues(source.topic):
-                source.offsets[queue] = await self._puller.offsets.max(queue)
+                try:
+                    source.offsets[queue] = await self._puller.offsets.max(queue)
+                except (RemotingError, MasterNotFoundError) as error:  # the queue is looked for again
+                    failure = error
+            if failure is not None and not source.offsets:
+                raise failure
             self.sources[source.topic, key] = source
+            if self._deliver is not None:
+                self._begin(source, self._deliver)
 
     def unbind(self, topic: str, key: str) -> None:
-        """Read a topic no more."""
-        self.sources.pop((topic, key), None)
+        """Read a topic no more; call it on the event loop."""
+        source = self.sources.pop((topic, key), None)
+        if source is not None and source in self._tasks:
+            self._tasks.pop(source).cancel()
 
     async def get(self) -> Payload | None:
         """Return the next message, or ``None`` if there is none now.
@@ -98,21 +114,29 @@ class PrivateQueue:
         return None
 
     def start(self, deliver: Deliver) -> None:
-        """Read in the background until :meth:`stop`."""
+        """Read in the background until :meth:`stop`; call it on the event loop."""
         self.stop()
+        self._deliver = deliver
         while self.returned:
             deliver(self.returned.popleft())
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._read(source, deliver)) for source in list(self.sources.values())]
+        for source in self.sources.values():
+            self._begin(source, deliver)
+
+    def _begin(self, source: Source, deliver: Deliver) -> None:
+        self._tasks[source] = asyncio.get_running_loop().create_task(self._read(source, deliver))
 
     def stop(self) -> None:
-        """Stop reading; a later start continues at the same place."""
-        for task in self._tasks:
+        """Stop reading; a later start continues at the same place. Call it on the event loop."""
+        self._deliver = None
+        for task in self._tasks.values():
             task.cancel()
-        self._tasks = []
+        self._tasks.clear()
 
     async def _read(self, source: Source, deliver: Deliver) -> None:
-        """Follow the queues of a topic, and look for new ones from time to time."""
+        """Follow the queues of a topic, and look for new ones from time to time.
+
+        A new queue may belong to a broker that was away when the queue was bound: its older messages are not for it.
+        """
         following: dict[MessageQueue, asyncio.Task[None]] = {}
         try:
             while True:
@@ -122,7 +146,9 @@ class PrivateQueue:
                 await asyncio.sleep(_LOOK_S)
                 route = self._puller.instance.routes.known(source.topic)
                 for queue in route.read_queues if route is not None else ():
-                    source.offsets.setdefault(queue, 0)
+                    if queue not in source.offsets:
+                        with suppress(CometMQError):  # it is looked for again
+                            source.offsets[queue] = await self._puller.offsets.at_time(queue, source.since_ms)
         finally:
             for task in following.values():
                 task.cancel()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Final
 
 from cometmq.client.instance import ClientInstance
@@ -84,9 +85,13 @@ class Receiver:
         :raises BrokerError: the broker refuses, for example because the account lacks a right.
         """
         await self._consumer.subscribe(topic)
-        if (credit := self._credit()) > 0:  # a missing right is raised here, not logged later
-            for message in await self._consumer.receive(min(credit, _MOST), wait_s=0, topic=topic):
-                self._deliver(self, message)
+        try:
+            if (credit := self._credit()) > 0:  # a missing right is raised here, not logged later
+                for message in await self._consumer.receive(min(credit, _MOST), wait_s=0, topic=topic):
+                    self._deliver(self, message)
+        except BaseException:
+            await self._consumer.unsubscribe(topic)
+            raise
         if self._task is None:
             self._task = asyncio.create_task(self._receive())
 
@@ -159,5 +164,7 @@ class Receiver:
             await self._consumer.reject(message)
         except CometMQError as error:
             log.error("%s (%s) comes again, because it cannot become a dead letter: %s", place, reason, error)
+            with suppress(CometMQError):  # ends its renewals in any case
+                await self._consumer.change_invisible(message, self._consumer.config.invisible_s)
         else:
             log.error("%s is now a dead letter of group %s: %s", place, self._consumer.group, reason)

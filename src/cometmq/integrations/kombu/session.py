@@ -21,7 +21,6 @@ from cometmq.client.errors import (
     ClientError,
     RemotingClosedError,
     RemotingConnectError,
-    RemotingError,
     RemotingSendError,
     RemotingTimeoutError,
     RouteNotFoundError,
@@ -239,16 +238,16 @@ class Session:
 
         :raises CometMQError: it may not be stored.
         """
-        key = (message.topic, message.keys[1]) if len(message.keys) > 1 else None
-        if key is not None and key in self._doubts:
+        key = _publication(message)
+        if key in self._doubts:
             stored = await self._is_stored(self._doubts[key], message)
-            del self._doubts[key]
+            self._doubts.pop(key, None)
             if stored:
                 return
         try:
             result = await self.producer.send(message)
-        except (RemotingError, SendFailedError) as error:
-            self.note_doubt(message, error)
+        except CometMQError as error:
+            self.note_failure(message, error)
             raise
         if result.recall_handle is not None and message.is_delayed and message.keys:
             _remember(self._handles, message.keys[0], (result.recall_handle, reply_to))
@@ -256,16 +255,18 @@ class Session:
     def plain_message(self, queue: str, payload: Payload) -> Message | None:
         """Return the message for a queue with a known topic, or ``None`` if it needs more than to be sent."""
         topic = topic_of_queue(self.settings.topic_prefix, queue)
-        if topic not in self._topics or queue in self.private or self._doubts:
+        if topic not in self._topics or queue in self.private:
             return None
         message = to_message(topic, payload)
-        return None if message.is_delayed else message
+        return None if message.is_delayed or _publication(message) in self._doubts else message
 
-    def note_doubt(self, message: Message, error: CometMQError) -> None:
-        """Remember the broker that may have stored a message whose send has failed."""
+    def note_failure(self, message: Message, error: CometMQError) -> None:
+        """Remember the broker that may have stored a message whose send has failed, or that its topic is gone."""
+        if isinstance(error, ClientError) and error.code == ResponseCode.TOPIC_NOT_EXIST:
+            self._topics.discard(message.topic)
         cause = error.__cause__ if isinstance(error, SendFailedError) else error
         if len(message.keys) > 1 and isinstance(cause, RemotingSendError | RemotingTimeoutError | RemotingClosedError):
-            _remember(self._doubts, (message.topic, message.keys[1]), cause.address)
+            _remember(self._doubts, _publication(message), cause.address)
 
     async def _is_stored(self, address: str, message: Message) -> bool:
         topic = TIMER_TOPIC if message.is_delayed else message.topic
@@ -375,6 +376,11 @@ class Session:
             (data,) = await self.instance.routes.data_of([name])
             if data is not None:
                 await self.admin.delete_topic(name)
+
+
+def _publication(message: Message) -> tuple[str, str]:
+    """Return a topic and a key that two publications share only if they are the same; without a task it is empty."""
+    return message.topic, message.keys[1] if len(message.keys) > 1 else ""
 
 
 def reply_to_of(message: MessageExt) -> str | None:

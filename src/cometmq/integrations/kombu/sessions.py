@@ -61,7 +61,7 @@ class SyncSession(SyncClient[Session]):
         try:
             answer.wait()
         except CometMQError as error:
-            self._inner.note_doubt(message, error)
+            self._inner.note_failure(message, error)
             raise
 
     def soon(self, function: Callable[..., object], *args: Any) -> None:
