@@ -79,6 +79,18 @@ async def test_a_message_that_is_given_back_is_not_renewed(timed: Cluster, clock
         assert bodies(await reader.receive(wait_s=0)) == ["m"]
 
 
+async def test_a_message_that_waited_for_a_call_is_renewed_in_time(timed: Cluster, clock: VirtualClock) -> None:
+    await send(timed, "a", "m")
+    async with consumer(timed, invisible_s=10, renew_up_to_s=600) as reader, consumer(timed) as other:
+        reader.give_back(await reader.receive(wait_s=0))
+        await clock.run_for(7)
+        found = await reader.receive(wait_s=0)
+        assert bodies(found) == ["m"]
+        await clock.run_for(30)
+        assert await other.receive(wait_s=0) == []
+        await reader.ack(found)
+
+
 @pytest.mark.parametrize("steps", range(12))
 async def test_an_acknowledgement_during_a_renewal_counts(timed: Cluster, clock: VirtualClock, steps: int) -> None:
     await send(timed, "a", "m")

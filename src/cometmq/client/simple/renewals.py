@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from cometmq.client.background import Spawn
@@ -61,10 +61,11 @@ class Renewals:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def add(self, messages: Iterable[PoppedMessage], invisible_ms: int) -> None:
-        """Keep messages invisible from now on."""
+    def add(self, messages: Sequence[PoppedMessage], invisible_ms: int) -> None:
+        """Keep messages invisible from now on; a part of their time may have passed."""
         until = self._clock.monotonic() + self._requests.config.renew_up_to_s
-        self._wait(_Row(messages, invisible_ms, until), invisible_ms / 2000)
+        left_ms = min(message.invisible_until_ms for message in messages) - self._clock.now_ms()
+        self._wait(_Row(messages, invisible_ms, until), left_ms / 2000)
 
     def discard(self, message: PoppedMessage) -> None:
         """Stop renewing a message."""
