@@ -63,23 +63,30 @@ def test_a_damaged_body_is_that_of_a_stranger() -> None:
 
 @pytest.mark.parametrize("eta", [None, 7, "", "tomorrow", "9999-99-99", {}, "0001-01-01T00:00:00+14:00"])
 def test_an_eta_that_cannot_be_read_is_left_to_celery(eta: Any) -> None:
-    assert due_at(payload(eta=eta)) is None
+    assert due_at(payload(task="add", eta=eta)) is None
 
 
 def test_etas() -> None:
-    assert due_at(payload(eta="2031-01-01T01:00:00.123+01:00")) == datetime(2031, 1, 1, 0, 0, 0, 123_000, UTC)
-    assert due_at(payload(eta="2031-01-01T00:00:00")) == datetime(2031, 1, 1, tzinfo=UTC)
+    assert due_at(payload(task="add", eta="2031-01-01T01:00:00.123+01:00")) == datetime(
+        2031, 1, 1, 0, 0, 0, 123_000, UTC
+    )
+    assert due_at(payload(task="add", eta="2031-01-01T00:00:00")) == datetime(2031, 1, 1, tzinfo=UTC)
     later = datetime.now(UTC) + timedelta(hours=1)
-    assert to_message("topic", payload(eta=later.isoformat())).deliver_at == later
-    assert to_message("topic", payload(eta=later.isoformat()), hold=False).deliver_at is None
-    assert to_message("topic", payload(eta="2001-01-01T00:00:00")).deliver_at is None
+    assert to_message("topic", payload(task="add", eta=later.isoformat())).deliver_at == later
+    assert to_message("topic", payload(task="add", eta=later.isoformat()), hold=False).deliver_at is None
+    assert to_message("topic", payload(task="add", eta="2001-01-01T00:00:00")).deliver_at is None
 
 
 def test_a_task_is_due_when_its_eta_has_passed() -> None:
     later = datetime.now(UTC) + timedelta(hours=1)
-    assert is_due(payload(eta="2001-01-01T00:00:00"))
-    assert not is_due(payload(eta=later.isoformat()))
-    assert not is_due(payload())
+    assert is_due(payload(task="add", eta="2001-01-01T00:00:00"))
+    assert not is_due(payload(task="add", eta=later.isoformat()))
+    assert not is_due(payload(task="add"))
+
+
+def test_only_tasks_have_an_eta() -> None:
+    assert to_message("topic", payload(eta="2999-01-01T00:00:00")).deliver_at is None
+    assert not is_due(payload(eta="2001-01-01T00:00:00"))
 
 
 def test_the_same_publication_has_the_same_key_and_another_has_not() -> None:

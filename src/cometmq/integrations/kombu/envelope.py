@@ -78,7 +78,10 @@ def from_message(message: MessageExt) -> Payload:
 
 def due_at(payload: Payload) -> datetime | None:
     """Return the ETA of a task, or ``None`` if it has none that can be read; Celery handles such a task."""
-    eta = (payload.get("headers") or {}).get("eta")
+    headers = payload.get("headers") or {}
+    if "task" not in headers:
+        return None  # another program's header of this name
+    eta = headers.get("eta")
     try:
         found = datetime.fromisoformat(eta) if isinstance(eta, str) else eta
         if not isinstance(found, datetime):
