@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.integrations.kombu.conftest import Connect
 from cometmq.client import Admin, IllegalMessageError, MessageExt, RemotingConnectError, RemotingTimeoutError
 from cometmq.client import Message as RocketMessage
 from cometmq.client.dead_letters import Ledger, Selection, read_dead_letters, resend
+from cometmq.remoting.bodies import MessageQueue
 from cometmq.testing import Direction, SyncCluster
 
 STRANGE = ["a.b", "späß/队列", "with blank", "%41", "x" * 250, "TBW102", "a|b"]
@@ -186,6 +188,34 @@ def test_counting_purging_and_deleting(connect: Connect, name: str) -> None:
         queue.delete()
         with pytest.raises(ChannelError, match="no queue"):
             queue.queue_declare(passive=True)
+
+
+def test_a_purge_sets_no_worker_back(connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    connection, worker = connect(), connect()
+    queue, looked_at = Queue(name, routing_key=name), set[MessageQueue]()
+    with connection.channel() as channel:
+        queue(channel).declare()
+        for priority in (0, 9):
+            Producer(channel).publish("old", routing_key=name, priority=priority)
+        offsets = connection.transport.session.inner.admin.offsets
+        committed = offsets.committed
+
+        def consume() -> None:
+            with worker.channel() as other:
+                Producer(other).publish("new", routing_key=name, priority=0)
+                while (message := queue(other).get()) is not None:
+                    message.ack()
+
+        async def late(group: str, place: MessageQueue) -> int | None:
+            looked_at.add(place)
+            if len(looked_at) == 2:
+                await asyncio.to_thread(consume)
+            return await committed(group, place)
+
+        monkeypatch.setattr(offsets, "committed", late)
+        assert queue(channel).purge() == 1
+        assert len(looked_at) == 2
+        assert queue(channel).get() is None
 
 
 def test_a_message_lives_as_long_as_its_expiration(connection: Connection, name: str) -> None:

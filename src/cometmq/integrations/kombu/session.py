@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from typing import Final, TypeVar
 
@@ -339,19 +339,19 @@ class Session:
 
     async def size(self, queue: str) -> int:
         """Return the number of messages that wait in a queue."""
-        return sum(end - at for _, at, end in await self._waiting(queue))
+        return sum([end - at async for _, at, end in self._waiting(queue)])
 
     async def purge(self, queue: str) -> int:
         """Skip the messages that wait in a queue; return their number."""
-        waiting = await self._waiting(queue)
-        for place, _, end in waiting:
+        count = 0
+        async for place, at, end in self._waiting(queue):  # at once, so that no worker that goes on is set back
             await self.admin.offsets.commit(self.settings.group, place, end)
-        return sum(end - at for _, at, end in waiting)
+            count += end - at
+        return count
 
-    async def _waiting(self, queue: str) -> list[tuple[MessageQueue, int, int]]:
-        """Return the queues of a topic with waiting messages, the group's offset in each, and its end."""
+    async def _waiting(self, queue: str) -> AsyncIterator[tuple[MessageQueue, int, int]]:
+        """Yield the queues of a topic with waiting messages, the group's offset in each, and its end."""
         topic = topic_of_queue(self.settings.topic_prefix, queue)
-        found = []
         for name in (topic, pop_retry_topic(topic, self.settings.group)):
             try:
                 places = await self.admin.queues(name)
@@ -364,8 +364,7 @@ class Session:
                 at = await self.admin.offsets.committed(self.settings.group, place)
                 at = await self.admin.offsets.min(place) if at is None else at
                 if end > at:
-                    found.append((place, at, end))
-        return found
+                    yield place, at, end
 
     async def delete(self, queue: str) -> None:
         """Delete a queue and its messages."""
