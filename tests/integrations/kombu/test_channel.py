@@ -365,3 +365,27 @@ def test_a_message_whose_rejection_fails_comes_again(
         monkeypatch.setattr(queue.channel._receivers[False]._consumer, "reject", reject)
         message.reject()
         assert queue.get(timeout=10).payload == "m"
+
+
+def test_messages_that_wait_are_given_back_together(
+    connection: Connection, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Any] = []
+    ended: list[int] = []
+    with connection.channel() as channel:
+        consumer = Consumer(channel, [Queue(name, routing_key=name)], callbacks=[Received()])
+        consumer.consume()
+        for number in range(5):
+            Producer(channel).publish(number, routing_key=name)
+        wait_for(lambda: len(connection.transport.mailbox._items) == 5, "the messages")
+        member = channel._receivers[False]
+        give_back = member.give_back
+
+        async def counted(message: Any) -> None:
+            begun.append(message)
+            await give_back(message)
+            ended.append(len(begun))
+
+        monkeypatch.setattr(member, "give_back", counted)
+        consumer.cancel()
+    assert ended == [5] * 5

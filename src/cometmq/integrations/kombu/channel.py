@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -277,9 +278,9 @@ class Channel(virtual.Channel):
             topic = topic_of_queue(self._prefix, queue)
             self._queues.pop(topic, None)
             self._run(self._receivers[False].stop(topic))
-        for held in self.connection.mailbox.remove(self, queue):
-            self._dispatched += 1
-            self._give_back(held)
+        waiting = self.connection.mailbox.remove(self, queue)
+        self._dispatched += len(waiting)
+        self._give_back(*waiting)
 
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
         """Change the prefetch limit."""
@@ -406,20 +407,25 @@ class Channel(virtual.Channel):
 
     def basic_recover(self, requeue: bool = False) -> None:
         """Deliver all messages that are neither acknowledged nor rejected again."""
-        for tag in list(self._held):
-            self.basic_reject(tag, requeue=True)
+        held, self._held = self._held, {}
+        for tag in held:
+            self.qos.ack(tag)
+        self._give_back(*held.values())
 
-    def _give_back(self, held: Held) -> None:
-        queue, item, member = held
+    def _give_back(self, *messages: Held) -> None:
+        """Deliver messages again at once; they share the time that a broker has to answer."""
         if self.connection is None:
             return
-        if member is not None:
-            work = member.give_back(item)
-            (self._run if self.connection.hub is None else self._sync.start)(work)
-        elif queue in self._active_queues:
-            self._sync.soon(self._put_arrived, queue, item, None)
-        elif (private := self.session.private.get(queue)) is not None:
-            private.returned.append(item)
+        changes = []
+        for queue, item, member in messages:
+            if member is not None:
+                changes.append(member.give_back(item))
+            elif queue in self._active_queues:
+                self._sync.soon(self._put_arrived, queue, item, None)
+            elif (private := self.session.private.get(queue)) is not None:
+                private.returned.append(item)
+        if changes:
+            (self._run if self.connection.hub is None else self._sync.start)(_together(changes))
 
     def after_reply_message_received(self, queue: str) -> None:
         """End the queue of a reply."""
@@ -445,6 +451,10 @@ class Channel(virtual.Channel):
 
 async def _start(queue: PrivateQueue, deliver: Callable[[Payload], object]) -> None:
     queue.start(deliver)
+
+
+async def _together(changes: list[Coroutine[Any, Any, None]]) -> None:
+    await asyncio.gather(*changes)
 
 
 async def _stop(queue: PrivateQueue) -> None:
