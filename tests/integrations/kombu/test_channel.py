@@ -206,7 +206,7 @@ def test_a_purge_sets_no_worker_back(connect: Connect, name: str, monkeypatch: p
                 while (message := queue(other).get()) is not None:
                     message.ack()
 
-        async def late(group: str, place: MessageQueue) -> int | None:
+        async def late(group: str, place: MessageQueue) -> Any:
             looked_at.add(place)
             if len(looked_at) == 2:
                 await asyncio.to_thread(consume)

@@ -171,9 +171,7 @@ def test_a_queue_that_another_process_deleted_is_made_again() -> None:
             producer.publish("old", routing_key="deleted", declare=[Queue("deleted")])
             with second.channel() as channel:
                 Queue("deleted")(channel).delete()
-            policy = {"max_retries": 3, "interval_start": 0, "interval_step": 0}
-            headers = {"task": "add", "id": "some-task"}
-            producer.publish("new", routing_key="deleted", headers=headers, retry=True, retry_policy=policy)
+            producer.publish("new", routing_key="deleted")
             with second.SimpleQueue("deleted") as again:
                 assert again.get(timeout=10).payload == "new"
 

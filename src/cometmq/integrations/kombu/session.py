@@ -260,13 +260,15 @@ class Session:
         message = to_message(topic, payload)
         return None if message.is_delayed or _publication(message) in self._doubts else message
 
-    def note_failure(self, message: Message, error: CometMQError) -> None:
-        """Remember the broker that may have stored a message whose send has failed, or that its topic is gone."""
+    def note_failure(self, message: Message, error: CometMQError) -> bool:
+        """Remember the broker that may have stored a message whose send failed; return whether its topic is gone."""
         if isinstance(error, ClientError) and error.code == ResponseCode.TOPIC_NOT_EXIST:
             self._topics.discard(message.topic)
+            return True
         cause = error.__cause__ if isinstance(error, SendFailedError) else error
         if len(message.keys) > 1 and isinstance(cause, RemotingSendError | RemotingTimeoutError | RemotingClosedError):
             _remember(self._doubts, _publication(message), cause.address)
+        return False
 
     async def _is_stored(self, address: str, message: Message) -> bool:
         topic = TIMER_TOPIC if message.is_delayed else message.topic

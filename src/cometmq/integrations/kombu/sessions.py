@@ -61,8 +61,10 @@ class SyncSession(SyncClient[Session]):
         try:
             answer.wait()
         except CometMQError as error:
-            self._inner.note_failure(message, error)
-            raise
+            if not self._inner.note_failure(message, error):
+                raise
+            self.run(self._inner.ensure_queue(queue))  # another process has deleted it
+            self.run(self._inner.put(queue, payload))
 
     def soon(self, function: Callable[..., object], *args: Any) -> None:
         """Call a function on the event loop of the connections, without waiting for it."""
