@@ -69,7 +69,7 @@ def test_a_task_of_a_worker_that_was_killed_runs_in_another(broker: SyncCluster,
     assert killed.status == "RUNNING"
     start()
     wait_for(is_finished(other), "the other task")
-    broker.skip(1)
+    broker.skip(11)
     wait_for(is_finished(killed), "the second attempt")
     assert (killed.status, killed.attempts, killed.return_value) == ("SUCCESSFUL", 2, "survived")
     assert len(set(killed.worker_ids)) == 2
@@ -81,7 +81,7 @@ def test_a_task_that_kills_each_worker_ends(broker: SyncCluster, start: Start, t
     result = die.enqueue(str(tmp_path / "notes"))
     for _ in range(3):
         assert start().wait(60) == -signal.SIGKILL
-        broker.skip(1)
+        broker.skip(11)
     start()
     wait_for(is_finished(result), "the end")
     assert (result.status, result.attempts) == ("FAILED", 3)

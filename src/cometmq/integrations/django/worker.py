@@ -99,7 +99,6 @@ class Worker:
             config=SimpleConsumerConfig(
                 invisible_s=self._options.invisible_s,
                 renew_up_to_s=self._options.max_running_s,
-                gives_back_when_gone=True,
                 retry_s=5.0,
             ),
             on_lost=log_lost,
