@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import AbstractEventLoop, get_running_loop
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -249,17 +249,21 @@ class Producer(GroupClient):
         await self._send(delivery)
         return await reply
 
-    async def reply(self, request: MessageExt, body: bytes) -> SendResult:
+    async def reply(
+        self, request: MessageExt, body: bytes, *, properties: Mapping[str, str] | None = None
+    ) -> SendResult:
         """Reply to a consumed request; return when the requester has received the reply.
 
+        :param properties: the reply's own properties.
         :raises IllegalMessageError: the message is not a request, or the body cannot be sent.
         :raises BrokerError: the requester is gone, or did not accept the reply.
         :raises CometMQError: the message could not be sent, as for :meth:`send`.
         """
-        message, properties = reply_to(request, body)
+        message, addressed = reply_to(request, body)
+        message.properties = dict(properties or {})
         delivery = await self._prepare_large(message)
         delivery.code = _REPLY
-        delivery.properties_text += properties
+        delivery.properties_text += addressed
         return await self._send(delivery)
 
     # --- many messages ---

@@ -1,0 +1,17 @@
+"""What handlers can ask for by their annotations."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from faststream._internal.context import Context
+from faststream.annotations import ContextRepo, Logger
+from faststream.params import NoCast
+
+from faststream_cometmq.broker import RocketMQBroker as _Broker
+from faststream_cometmq.message import RocketMQMessage as _Message
+
+__all__ = ("ContextRepo", "Logger", "NoCast", "RocketMQBroker", "RocketMQMessage")
+
+RocketMQMessage = Annotated[_Message, Context("message")]
+RocketMQBroker = Annotated[_Broker, Context("broker")]

@@ -1,0 +1,167 @@
+"""A broker's connection: the producer, and the consumers of subscribers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from faststream.exceptions import SetupError
+
+from cometmq.client import (
+    AccessDeniedError,
+    Admin,
+    MessageExt,
+    PoppedMessage,
+    Producer,
+    PushConfig,
+    PushConsumer,
+    RouteNotFoundError,
+    Security,
+    SimpleConsumer,
+    SimpleConsumerConfig,
+    TransactionProducer,
+    TransactionState,
+)
+from cometmq.client.consumer.listener import Verdict
+from cometmq.errors import CometMQError
+from cometmq.limits import MAX_TOPIC_CHARS
+from cometmq.message.names import AUTO_CREATE_TOPIC, retry_topic
+
+Checker = Callable[[MessageExt], Awaitable[TransactionState]]
+"""Returns the outcome of a message's local work when the broker asks."""
+Work = Callable[[str], Awaitable[TransactionState | None]]
+"""Does the local work of a transaction, whose id it gets; ``None`` is COMMIT."""
+
+
+class Reads:
+    """What a subscriber reads: its group, its topics, and one filter for all of them."""
+
+    def __init__(self, group: str, topics: Sequence[str], expression: str, expression_type: str) -> None:
+        self.group = group
+        self.topics = tuple(topics)
+        self.expression = expression
+        self.expression_type = expression_type
+
+    def check(self) -> None:
+        """Check that the group's retry topics can have names.
+
+        :raises SetupError: the group's name is too long.
+        """
+        for topic in self.topics:
+            name = f"{retry_topic(self.group)}_{topic}"
+            if len(name) > MAX_TOPIC_CHARS:
+                raise SetupError(
+                    f"{name} is longer than {MAX_TOPIC_CHARS} characters: pass a shorter group= to the subscriber"
+                )
+
+    def signature(self) -> tuple[object, ...]:
+        """What all members of a group have in common."""
+        return frozenset(self.topics), self.expression, self.expression_type
+
+
+class Connection:
+    """The clients of one broker.
+
+    :param group: the producer group, and the beginning of consumer groups.
+    :param check: answers the broker's questions about transactions; without it there are none.
+    :param creates_topics: subscribers create the topics that do not exist.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | None,
+        group: str,
+        security: Security | None,
+        *,
+        check: Checker | None = None,
+        creates_topics: bool = True,
+    ) -> None:
+        self._namesrv = namesrv
+        self._security = security
+        self._creates_topics = creates_topics
+        if check is None:
+            self.producer = Producer(group, namesrv, security=security)
+        else:
+            self.producer = TransactionProducer(group, _do, check, namesrv, security=security)
+        self._members: dict[str, tuple[object, ...]] = {}
+
+    async def open(self) -> None:
+        """Start the producer."""
+        await self.producer.start()
+
+    async def close(self) -> None:
+        """Send what is on its way, and close the producer."""
+        await self.producer.close()
+
+    async def ping(self, timeout_s: float) -> bool:
+        """Return whether a nameserver answers in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.producer.instance.routes.refresh(AUTO_CREATE_TOPIC)
+        except RouteNotFoundError:
+            return True
+        except (CometMQError, TimeoutError):
+            return False
+        return True
+
+    async def simple(
+        self, reads: Reads, config: SimpleConsumerConfig, on_lost: Callable[[PoppedMessage], object]
+    ) -> SimpleConsumer:
+        """Return a consumer that has joined its group.
+
+        :raises SetupError: another subscriber of the group reads something else.
+        :raises CometMQError: no server answers, or a permission is missing.
+        """
+        await self._ready(reads)
+        consumer = SimpleConsumer(
+            reads.group, None, self._namesrv, config=config, on_lost=on_lost, security=self._security
+        )
+        for topic in reads.topics:
+            await consumer.subscribe(topic, reads.expression, expression_type=reads.expression_type)
+        await consumer.start()
+        return consumer
+
+    async def ordered(
+        self, reads: Reads, config: PushConfig, listener: Callable[[Sequence[MessageExt]], Awaitable[Verdict]]
+    ) -> PushConsumer:
+        """Return a consumer of queues in order that has joined its group.
+
+        :raises SetupError: another subscriber of the group reads something else.
+        :raises CometMQError: no server answers, or a permission is missing.
+        """
+        await self._ready(reads)
+        consumer = PushConsumer(reads.group, listener, self._namesrv, config=config, security=self._security)
+        for topic in reads.topics:
+            await consumer.subscribe(topic, reads.expression, expression_type=reads.expression_type)
+        await consumer.start()
+        return consumer
+
+    async def _ready(self, reads: Reads) -> None:
+        reads.check()
+        known = self._members.setdefault(reads.group, reads.signature())
+        if known != reads.signature():
+            raise SetupError(
+                f"two subscribers of group {reads.group} read different topics, or filter differently, but a group's "
+                "members must agree: pass group= to one of them"
+            )
+        if self._creates_topics:
+            async with Admin(self._namesrv, security=self._security) as admin:
+                for topic in reads.topics:
+                    await _ensure(admin, topic)
+
+
+async def _ensure(admin: Admin, topic: str) -> None:
+    try:
+        await admin.topic_route(topic)
+    except RouteNotFoundError:
+        try:
+            await admin.create_topic(topic)
+        except AccessDeniedError as error:
+            error.next_step = f"create it with an administrator's account: cometmq topic create {topic}"
+            raise
+
+
+async def _do(_message: object, work: Work, transaction: str) -> TransactionState:
+    """Do the local work of a transaction."""
+    state = await work(transaction)
+    return TransactionState.COMMIT if state is None else state

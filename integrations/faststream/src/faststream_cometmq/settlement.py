@@ -1,0 +1,66 @@
+"""What the broker learns of messages: by POP, and in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, cast
+
+from cometmq.client import MessageExt, PoppedMessage, Retry, SimpleConsumer, Suspend
+from cometmq.client.consumer.listener import Verdict
+
+RETRY_DELAYS_S: Final = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+"""Seconds until a message that failed is received again, by its delivery attempt, as RocketMQ's consumers have it."""
+_DEAD: Final = -1
+"""The delay level that makes a message a dead letter."""
+
+
+class PopSettlement:
+    """Settles messages by their receipts."""
+
+    def __init__(self, consumer: SimpleConsumer, nack_delay_s: float | None) -> None:
+        self._consumer = consumer
+        self._delay_s = nack_delay_s
+
+    async def ack(self, messages: Sequence[MessageExt]) -> None:
+        """The group has consumed the messages."""
+        await self._consumer.ack(_popped(messages))
+
+    async def nack(self, messages: Sequence[MessageExt], delay: float | None) -> None:
+        """The group receives the messages again."""
+        given = self._delay_s if delay is None else delay
+        for message in _popped(messages):
+            usual = RETRY_DELAYS_S[min(message.delivery_attempt, len(RETRY_DELAYS_S)) - 1]
+            await self._consumer.change_invisible(message, usual if given is None else given)
+
+    async def reject(self, messages: Sequence[MessageExt]) -> None:
+        """The messages are dead letters."""
+        for message in _popped(messages):
+            await self._consumer.reject(message)
+
+
+def _popped(messages: Sequence[MessageExt]) -> list[PoppedMessage]:
+    return cast("list[PoppedMessage]", list(messages))
+
+
+class OrderedSettlement:
+    """Keeps the verdicts of messages until their call of the listener returns."""
+
+    def __init__(self, nack_delay_s: float | None) -> None:
+        self._delay_s = nack_delay_s
+        self._verdicts: dict[int, Verdict] = {}
+
+    async def ack(self, messages: Sequence[MessageExt]) -> None:
+        """The group has consumed the messages."""
+        self._verdicts[id(messages[0])] = None
+
+    async def nack(self, messages: Sequence[MessageExt], delay: float | None) -> None:
+        """The queue waits, and the member receives the messages again."""
+        self._verdicts[id(messages[0])] = Suspend(seconds=self._delay_s if delay is None else delay)
+
+    async def reject(self, messages: Sequence[MessageExt]) -> None:
+        """The messages are dead letters, and the queue goes on."""
+        self._verdicts[id(messages[0])] = Retry(delay_level=_DEAD)
+
+    def verdict(self, messages: Sequence[MessageExt]) -> Verdict:
+        """Return and forget the verdict; messages that nobody settled have failed."""
+        return self._verdicts.pop(id(messages[0]), Suspend(seconds=self._delay_s))
