@@ -192,6 +192,36 @@ def celery_suites() -> Path:
     return built(Build("celery-suites", (sources, requirements, Path(sys.executable)), make))
 
 
+def faststream_cases() -> Path:
+    """FastStream's test cases for providers: `tests`; `lib` has what these need.
+
+    Its source distribution has no tests, so Git brings them, from FASTSTREAM_REPOSITORY if it is set.
+    """
+    folder = HERE / "faststream"
+    source, requirements = folder / "sources.txt", folder / "requirements.txt"
+    address, commit = source.read_text(encoding="utf-8").split()
+
+    def make(target: Path) -> None:
+        git = [tool("git"), "-C", str(target)]
+        _run([*git, "init", "--quiet", "--bare", "repository"], HERE)
+        git[-1] = str(target / "repository")
+        fetched = subprocess.run(
+            [*git, "fetch", "--quiet", "--depth=1", os.environ.get("FASTSTREAM_REPOSITORY", address), commit],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if fetched.returncode:
+            raise ToolMissingError(f"FastStream's test cases cannot be fetched: {fetched.stderr.strip()}")
+        _run([*git, "archive", "--output", str(target / "tests.tar"), commit, "tests"], HERE)
+        with tarfile.open(target / "tests.tar") as tar:
+            tar.extractall(target, filter="data")
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "install", "--no-deps"]
+        _run([*pip, "--target", str(target / "lib"), "-r", str(requirements)], HERE)
+
+    return built(Build("faststream-cases", (source, requirements, Path(sys.executable)), make))
+
+
 def _python(name: str, requirements: Path) -> Path:
     def make(target: Path) -> None:
         _run([sys.executable, "-m", "venv", str(target)], HERE)

@@ -130,7 +130,8 @@ class FakeProducer(RocketMQProducer):
         """Pass a message to the handlers of its topic."""
         message = stored(await self.message(cmd))
         if cmd.work is not None:
-            state = await cmd.work(message.msg_id) or TransactionState.COMMIT
+            outcome = await cmd.work(message.msg_id)
+            state = TransactionState.COMMIT if outcome is None else outcome
             if state is TransactionState.COMMIT:
                 await self._deliver(message)
             place = _result(message)
