@@ -191,3 +191,24 @@ def test_a_group_whose_retry_topic_has_no_name_is_refused() -> None:
 def test_a_router_of_another_provider_is_refused() -> None:
     with pytest.raises(TypeError, match="RocketMQRouter"):
         RocketMQBroker().include_router(object())
+
+
+def test_an_unknown_option_is_refused() -> None:
+    broker: Any = RocketMQBroker()
+    for call in (
+        lambda: broker.subscriber("orders", tag="A"),
+        lambda: broker.publisher("orders", tag="A"),
+        lambda: RocketMQBroker(middleware=()),  # type: ignore[call-arg]
+        lambda: RocketMQRouter(middleware=()),  # type: ignore[call-arg]
+    ):
+        with pytest.raises(TypeError, match="there is no option"):
+            call()
+
+
+async def test_the_real_connection_is_back_after_a_test() -> None:
+    broker = RocketMQBroker(logger=None)
+    async with broker:
+        real = broker.config.broker_config.connection
+        async with TestRocketMQBroker(broker):
+            assert broker.config.broker_config.connection is not real
+        assert broker.config.broker_config.connection is real

@@ -51,7 +51,8 @@ async def dead(cluster: Cluster, group: str) -> list[bytes]:
 
 
 async def test_messages_are_handled_once_and_acknowledged(cluster: Cluster) -> None:
-    broker, seen = broker_at(cluster), []
+    broker = broker_at(cluster)
+    seen: list[int] = []
 
     @broker.subscriber("orders")
     async def note(body: int) -> None:
@@ -90,7 +91,8 @@ async def test_a_message_that_fails_is_received_again_and_one_that_is_rejected_i
 
 
 async def test_a_manual_subscriber_settles_itself(cluster: Cluster) -> None:
-    broker, seen = broker_at(cluster), []
+    broker = broker_at(cluster)
+    seen: list[str] = []
 
     @broker.subscriber("orders", ack_policy=AckPolicy.MANUAL)
     async def work(body: str, message: RocketMQMessage) -> None:
@@ -109,7 +111,8 @@ async def test_a_manual_subscriber_settles_itself(cluster: Cluster) -> None:
 
 
 async def test_batches_are_handled_and_acknowledged_as_a_whole(cluster: Cluster) -> None:
-    broker, batches = broker_at(cluster), []
+    broker = broker_at(cluster)
+    batches: list[list[int]] = []
 
     @broker.subscriber("orders", batch=True, max_records=8)
     async def note(bodies: list[int]) -> None:
@@ -179,7 +182,8 @@ async def test_what_a_stopped_broker_has_not_handled_is_received_by_another(clus
             await broker.publish(str(number), "orders")
         await begun.wait()
 
-    other, seen = broker_at(cluster), []
+    other = broker_at(cluster)
+    seen: list[str] = []
 
     @other.subscriber("orders")
     async def note(body: str) -> None:
@@ -193,7 +197,8 @@ async def test_what_a_stopped_broker_has_not_handled_is_received_by_another(clus
 
 @pytest.mark.parametrize("options", [{}, {"max_workers": 4}, {"fifo": True}], ids=["one", "many", "fifo"])
 async def test_a_handler_can_stop_its_subscriber(cluster: Cluster, options: dict[str, Any]) -> None:
-    broker, seen = broker_at(cluster), []
+    broker = broker_at(cluster)
+    seen: list[str] = []
 
     @broker.subscriber("orders", **options)
     async def work(body: str) -> None:
@@ -210,7 +215,8 @@ async def test_a_handler_can_stop_its_subscriber(cluster: Cluster, options: dict
 
 
 async def test_delays_are_held_by_the_broker_and_recalled(cluster: Cluster) -> None:
-    broker, seen = broker_at(cluster), []
+    broker = broker_at(cluster)
+    seen: list[str] = []
 
     @broker.subscriber("orders")
     async def note(body: str) -> None:
@@ -319,7 +325,8 @@ async def test_members_of_a_group_that_read_different_topics_are_refused(cluster
 async def test_an_account_and_tls_are_those_of_faststream() -> None:
     sender = {"accessKey": "shop", "secretKey": "shop-secret", "defaultTopicPerm": "PUB|SUB", "defaultGroupPerm": "SUB"}
     async with Cluster(accounts=[sender], tls=True) as cluster:
-        tls, seen = cluster.security.tls, []
+        tls = cluster.security.tls
+        seen: list[str] = []
         broker = broker_at(cluster, security=SASLPlaintext("shop", "shop-secret"), tls=tls, create_topics=False)
         await cluster.create_topic("orders", 1)
 

@@ -145,7 +145,7 @@ class Connection:
                 "members must agree: pass group= to one of them"
             )
         if self._creates_topics:
-            async with Admin(self._namesrv, security=self._security) as admin:
+            async with Admin(instance=self.producer.instance) as admin:
                 for topic in reads.topics:
                     await _ensure(admin, topic)
 

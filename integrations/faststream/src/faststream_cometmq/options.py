@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Sequence
-from typing import Any, TypedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypedDict
 
 from fast_depends.dependencies import Dependant
 from faststream._internal.configs import UnderlyingDriverAnnotations
@@ -102,4 +102,15 @@ class RouterOptions(TypedDict, total=False):
     underlying_driver_annotations: UnderlyingDriverAnnotations | None
 
 
-SEND_OPTIONS = frozenset(SendOptions.__annotations__)
+SEND_OPTIONS: Final = frozenset(SendOptions.__annotations__)
+
+
+def check_names(options: Mapping[str, object], kind: type) -> None:
+    """Check that a class of options has the names.
+
+    :raises TypeError: a name is unknown.
+    """
+    known = kind.__annotations__
+    for name in options:
+        if name not in known:
+            raise TypeError(f"there is no option {name}; there are {', '.join(known)}")

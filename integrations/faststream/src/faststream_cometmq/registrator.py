@@ -16,7 +16,7 @@ from faststream_cometmq.config import (
     RocketMQSubscriberSpecificationConfig,
 )
 from faststream_cometmq.message import Raw
-from faststream_cometmq.options import SEND_OPTIONS, PublisherOptions, SendOptions, SubscriberOptions
+from faststream_cometmq.options import SEND_OPTIONS, PublisherOptions, SendOptions, SubscriberOptions, check_names
 from faststream_cometmq.publisher import RocketMQPublisher
 from faststream_cometmq.specification import RocketMQPublisherSpecification, RocketMQSubscriberSpecification
 from faststream_cometmq.subscriber import RocketMQSubscriber
@@ -30,7 +30,9 @@ class RocketMQRegistrator(Registrator[Raw, RocketMQBrokerConfig]):
 
         :param options: see :class:`~faststream_cometmq.options.SubscriberOptions`.
         :raises SetupError: an option is out of its range.
+        :raises TypeError: an option is unknown.
         """
+        check_names(options, SubscriberOptions)
         rest: dict[str, Any] = dict(options)
         persistent = rest.pop("persistent", True)
         specified = RocketMQSubscriberSpecificationConfig(
@@ -59,7 +61,9 @@ class RocketMQRegistrator(Registrator[Raw, RocketMQBrokerConfig]):
         """Return a publisher to a topic, which also decorates handlers.
 
         :param options: see :class:`~faststream_cometmq.options.PublisherOptions`.
+        :raises TypeError: an option is unknown.
         """
+        check_names(options, PublisherOptions)
         outer = cast("RocketMQBrokerConfig", self.config)
         specified = RocketMQPublisherSpecificationConfig(
             topic=topic,
@@ -80,7 +84,7 @@ class RocketMQRegistrator(Registrator[Raw, RocketMQBrokerConfig]):
         super().publisher(publisher, persistent=options.get("persistent", True))
         return publisher
 
-    def include_router(self, router: Any, **options: Any) -> None:  # type: ignore[override]
+    def include_router(self, router: Any, **options: Any) -> None:
         """Include a router's subscribers and publishers.
 
         :raises TypeError: the router is one of another provider.

@@ -10,7 +10,7 @@ from faststream._internal.constants import EMPTY
 
 from faststream_cometmq.config import RocketMQBrokerConfig
 from faststream_cometmq.message import Raw
-from faststream_cometmq.options import PublisherOptions, RouterOptions, SubscriberOptions
+from faststream_cometmq.options import PublisherOptions, RouterOptions, SubscriberOptions, check_names
 from faststream_cometmq.registrator import RocketMQRegistrator
 
 
@@ -56,7 +56,11 @@ class RocketMQRouter(RocketMQRegistrator, BrokerRouter[Raw, RocketMQBrokerConfig
 
 
 def shared(options: RouterOptions) -> dict[str, Any]:
-    """Return the options of routers and brokers with the names of their configuration."""
+    """Return the options of routers and brokers with the names of their configuration.
+
+    :raises TypeError: an option is unknown.
+    """
+    check_names(options, RouterOptions)
     return {
         "ack_policy": options.get("ack_policy", EMPTY),
         "broker_dependencies": options.get("dependencies", ()),

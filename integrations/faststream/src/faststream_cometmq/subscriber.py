@@ -18,6 +18,7 @@ from faststream.message import StreamMessage
 
 from cometmq.client import MessageExt, PoppedMessage, PushConsumer, SimpleConsumer
 from cometmq.client.consumer.listener import Verdict
+from cometmq.client.simple.config import MAX_MESSAGES
 from cometmq.errors import CometMQError
 from faststream_cometmq.config import RocketMQSubscriberConfig
 from faststream_cometmq.connection import Reads
@@ -28,6 +29,9 @@ from faststream_cometmq.specification import RocketMQSubscriberSpecification
 
 _PAUSE_S: Final = 1.0
 """Seconds until messages are asked for again after an error."""
+_AHEAD_S: Final = 0.1
+"""Seconds of work that is received in advance, so that other members get what a slow handler would keep waiting."""
+_SHORT_S: Final = 0.001
 
 
 class RocketMQSubscriber(SubscriberUsecase[Raw]):
@@ -50,6 +54,8 @@ class RocketMQSubscriber(SubscriberUsecase[Raw]):
         self._waiting: deque[Raw] = deque()
         """Messages that were received and are not being handled yet."""
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._closing: asyncio.Task[None] | None = None
+        """The end of a consumer of queues in order."""
         self._free = asyncio.Semaphore(config.max_workers)
 
     @property
@@ -82,6 +88,8 @@ class RocketMQSubscriber(SubscriberUsecase[Raw]):
             self._consumer = await self._outer_config.connection.ordered(
                 self.reads, self.options.ordered(), self._listener(settlement)
             )
+            if not self.running:  # a handler has stopped it already
+                await self._close()
             return
         consumer = await self._opened()
         self._post_start()
@@ -109,11 +117,16 @@ class RocketMQSubscriber(SubscriberUsecase[Raw]):
         if isinstance(self.lock, MultiLock):
             await self.lock.wait_release(self._outer_config.graceful_timeout)
         current = asyncio.current_task()
-        others = {task for task in self._tasks if task is not current}
-        if isinstance(self._consumer, PushConsumer) and current in self._tasks:
-            self._spawn(self._close())  # its close waits for the listener, which calls this
+        if isinstance(self._consumer, PushConsumer):
+            closing = self._closing = asyncio.get_running_loop().create_task(self._close())
+            if current not in self._tasks:  # otherwise the close waits for the listener, which calls this
+                await closing
             return
-        for task in others if not isinstance(self._consumer, PushConsumer) else ():
+        if self._closing is not None:
+            await self._closing
+        await asyncio.sleep(0)  # a handler's task that has not begun puts its message back
+        others = {task for task in self._tasks if task is not current}
+        for task in others:
             task.cancel()
         if others:
             await asyncio.wait(others, timeout=_PAUSE_S)
@@ -141,19 +154,24 @@ class RocketMQSubscriber(SubscriberUsecase[Raw]):
     # --- messages by POP ---
 
     async def _read(self, consumer: SimpleConsumer) -> None:
+        most = self.options.max_records if self.options.batch else self.options.max_workers
+        most, loop = min(most, MAX_MESSAGES), asyncio.get_running_loop()
         while self.running and consumer is self._consumer:
             try:
-                found = await consumer.receive(self.options.max_records)
+                found = await consumer.receive(most)
             except CometMQError as error:
                 if self.running:
                     self._log(logging.ERROR, f"no messages: {error}")
                     await asyncio.sleep(_PAUSE_S)
                 continue
-            if self.options.batch and found:
-                self._waiting.append(tuple(found))
-            elif found:
-                self._waiting.extend(found)
+            if not found:
+                continue
+            began = loop.time()
+            self._waiting.extend([tuple(found)] if self.options.batch else found)
             await self._handle()
+            if not self.options.batch:
+                ahead = round(len(found) * _AHEAD_S / max(loop.time() - began, _SHORT_S))
+                most = min(max(ahead, self.options.max_workers), self.options.max_records)
 
     async def _handle(self) -> None:
         """Pass the waiting messages to handlers."""
@@ -169,7 +187,10 @@ class RocketMQSubscriber(SubscriberUsecase[Raw]):
 
     async def _consume(self, raw: Raw) -> None:
         try:
-            await self.consume(raw)
+            if self.running:
+                await self.consume(raw)
+            else:
+                self._waiting.appendleft(raw)
         finally:
             self._free.release()
 
@@ -180,7 +201,7 @@ class RocketMQSubscriber(SubscriberUsecase[Raw]):
         found = await consumer.receive(1, wait_s=timeout)
         return await self._parsed(found[0]) if found else None
 
-    async def __aiter__(self) -> AsyncIterator[RocketMQMessage]:  # type: ignore[override]
+    async def __aiter__(self) -> AsyncIterator[RocketMQMessage]:
         """Iterate over messages, which are not acknowledged yet, until the subscriber stops."""
         assert not self.calls, "iteration is for subscribers without handlers"
         consumer = await self._opened()

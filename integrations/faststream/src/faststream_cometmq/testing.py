@@ -54,10 +54,15 @@ class TestRocketMQBroker(TestBroker[RocketMQBroker, EnterType], broker=RocketMQB
 
     @contextmanager
     def _patch_producer(self, broker: RocketMQBroker) -> Generator[None, None, None]:
-        with change_producer(broker.config.broker_config, FakeProducer(broker, self.brokers)):
+        config = broker.config.broker_config
+        connection = config._connection
+        with change_producer(config, FakeProducer(broker, self.brokers)):
             yield
+        config._connection = connection
 
-    async def _fake_connect(self, broker: RocketMQBroker, *args: Any, **kwargs: Any) -> FakeConnection:
+    async def _fake_connect(  # type: ignore[override]
+        self, broker: RocketMQBroker, *args: Any, **kwargs: Any
+    ) -> FakeConnection:
         connection = FakeConnection(None, broker.config.broker_config.group, None)
         broker.config.broker_config._connection = connection
         return connection
