@@ -1,4 +1,4 @@
-"""What handlers can ask for by their annotations."""
+"""The annotations by which handlers ask for their message and their broker."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def _driver_annotations() -> UnderlyingDriverAnnotations:
 
 @dataclass(kw_only=True)
 class RocketMQBrokerConfig(BrokerConfig):
-    """What a broker and its endpoints share."""
+    """The configuration that a broker and its endpoints share."""
 
     group: str = DEFAULT_GROUP
     """The producer group, and the beginning of consumer groups."""
@@ -74,14 +74,14 @@ class RocketMQBrokerConfig(BrokerConfig):
 
 @dataclass(kw_only=True)
 class RocketMQSubscriberSpecificationConfig(SubscriberSpecificationConfig):
-    """What the AsyncAPI page says about a subscriber."""
+    """The parts of the AsyncAPI page for a subscriber."""
 
     topics: tuple[str, ...]
 
 
 @dataclass(kw_only=True)
 class RocketMQSubscriberConfig(SubscriberUsecaseConfig):
-    """How a subscriber reads."""
+    """The options of a subscriber."""
 
     _outer_config: BrokerConfig = field(default_factory=RocketMQBrokerConfig)
     topics: tuple[str, ...]
@@ -151,14 +151,14 @@ class RocketMQSubscriberConfig(SubscriberUsecaseConfig):
 
 @dataclass(kw_only=True)
 class RocketMQPublisherSpecificationConfig(PublisherSpecificationConfig):
-    """What the AsyncAPI page says about a publisher."""
+    """The parts of the AsyncAPI page for a publisher."""
 
     topic: str
 
 
 @dataclass(kw_only=True)
 class RocketMQPublisherConfig(PublisherUsecaseConfig):
-    """How a publisher publishes."""
+    """The options of a publisher."""
 
     topic: str
     options: SendOptions

@@ -34,7 +34,7 @@ Work = Callable[[str], Awaitable[TransactionState | None]]
 
 
 class Reads:
-    """What a subscriber reads: its group, its topics, and one filter for all of them."""
+    """A subscriber's group, its topics, and one filter for all of them."""
 
     def __init__(self, group: str, topics: Sequence[str], expression: str, expression_type: str) -> None:
         self.group = group
@@ -55,7 +55,7 @@ class Reads:
                 )
 
     def signature(self) -> tuple[object, ...]:
-        """What all members of a group have in common."""
+        """Return the part that all members of a group have in common."""
         return frozenset(self.topics), self.expression, self.expression_type
 
 

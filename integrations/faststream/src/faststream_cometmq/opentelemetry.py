@@ -17,7 +17,7 @@ from faststream_cometmq.response import RocketMQPublishCommand
 
 
 class RocketMQTelemetrySettingsProvider(TelemetrySettingsProvider[Raw, RocketMQPublishCommand]):
-    """What spans say about messages."""
+    """The attributes of spans."""
 
     def __init__(self) -> None:
         self.messaging_system = "rocketmq"

@@ -14,7 +14,7 @@ from faststream.middlewares import AckPolicy
 
 
 class SendOptions(TypedDict, total=False):
-    """What RocketMQ knows about a message besides its body and headers."""
+    """The options of a message, besides its body and headers."""
 
     tags: str
     """The message's tag, by which subscribers filter."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class RocketMQMetricsSettingsProvider(MetricsSettingsProvider[Raw, RocketMQPublishCommand]):
-    """What the metrics say about messages."""
+    """The labels and values of the metrics."""
 
     def __init__(self) -> None:
         self.messaging_system = "rocketmq"

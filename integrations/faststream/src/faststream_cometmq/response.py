@@ -1,4 +1,4 @@
-"""What handlers return, and what publishers send."""
+"""The results of handlers, and the commands that publish them."""
 
 from __future__ import annotations
 

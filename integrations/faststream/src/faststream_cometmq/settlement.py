@@ -1,4 +1,4 @@
-"""What the broker learns of messages: by POP, and in order."""
+"""Acknowledgements and failures, as the broker learns of them: by POP, and in order."""
 
 from __future__ import annotations
 

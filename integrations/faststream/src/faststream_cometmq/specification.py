@@ -1,4 +1,4 @@
-"""What the AsyncAPI page says; AsyncAPI has no binding for RocketMQ."""
+"""The AsyncAPI page, without bindings, because AsyncAPI has none for RocketMQ."""
 
 from __future__ import annotations
 

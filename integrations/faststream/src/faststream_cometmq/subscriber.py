@@ -60,7 +60,7 @@ class RocketMQSubscriber(SubscriberUsecase[Raw]):
 
     @property
     def reads(self) -> Reads:
-        """What the subscriber reads, with the prefixes of its routers."""
+        """The group, topics and filter, with the prefixes of its routers."""
         return self.options.reads(self._outer_config)
 
     @property
