@@ -212,3 +212,11 @@ async def test_the_real_connection_is_back_after_a_test() -> None:
         async with TestRocketMQBroker(broker):
             assert broker.config.broker_config.connection is not real
         assert broker.config.broker_config.connection is real
+
+
+def test_transactions_need_a_group_of_their_own() -> None:
+    async def check(_message: object) -> TransactionState:
+        return TransactionState.COMMIT
+
+    with pytest.raises(SetupError, match="pass group="):
+        RocketMQBroker(check=check)

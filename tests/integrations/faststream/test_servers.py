@@ -260,7 +260,7 @@ async def test_transactions_commit_roll_back_and_are_asked_for(cluster: Cluster)
         asked.append(message.body.decode())
         return TransactionState.COMMIT
 
-    broker = broker_at(cluster, check=check)
+    broker = broker_at(cluster, group="shop", check=check)
 
     @broker.subscriber("orders")
     async def note(body: str) -> None:
@@ -327,7 +327,7 @@ async def test_an_account_and_tls_are_those_of_faststream() -> None:
     async with Cluster(accounts=[sender], tls=True) as cluster:
         tls = cluster.security.tls
         seen: list[str] = []
-        broker = broker_at(cluster, security=SASLPlaintext("shop", "shop-secret"), tls=tls, create_topics=False)
+        broker = broker_at(cluster, security=SASLPlaintext("shop", "shop-secret"), tls=tls, topic_queues=0)
         await cluster.create_topic("orders", 1)
 
         @broker.subscriber("orders")

@@ -16,6 +16,7 @@ from faststream._internal.constants import EMPTY
 from faststream._internal.context.repository import ContextRepo
 from faststream._internal.di import FastDependsConfig
 from faststream._internal.types import IdGenerator
+from faststream.exceptions import SetupError
 from faststream.message import gen_cor_id
 from faststream.response.publish_type import PublishType
 from faststream.security import BaseSecurity
@@ -42,14 +43,16 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Raw, Connection, RocketM
     :param namesrv: ``host:port;host:port``; by default ``$NAMESRV_ADDR`` or, if it is not set, ``127.0.0.1:9876``.
     :param group: the producer group; consumer groups without a name of their own begin with it.
     :param check: an ``async`` function that answers the brokers' questions about transactions: it gets a message, and
-        returns a ``TransactionState``. Without it there are no transactions.
+        returns a ``TransactionState``. Without it there are no transactions. Brokers ask any program of the group, so
+        it needs a ``group`` of its own.
     :param security: an account as :class:`~faststream.security.SASLPlaintext`, or ``BaseSecurity`` for TLS alone; by
         default from the environment.
     :param tls: the certificates.
-    :param create_topics: subscribers create the topics that do not exist.
+    :param topic_queues: number of queues of a topic that a subscriber creates, because it does not exist; with 0,
+        subscribers create no topics.
     :param graceful_timeout: seconds for which ``stop`` waits for handlers.
     :param options: see :class:`~faststream_cometmq.options.RouterOptions`.
-    :raises SetupError: the security has no counterpart in RocketMQ.
+    :raises SetupError: the security has no counterpart in RocketMQ, or ``check`` has no group of its own.
     """
 
     def __init__(
@@ -60,7 +63,7 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Raw, Connection, RocketM
         check: Checker | None = None,
         security: BaseSecurity | None = None,
         tls: Tls | None = None,
-        create_topics: bool = True,
+        topic_queues: int = 8,
         graceful_timeout: float | None = 15.0,
         id_generator: IdGenerator = gen_cor_id,
         specification_url: str | None = None,
@@ -76,13 +79,15 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Raw, Connection, RocketM
         context: ContextRepo | None = None,
         **options: Unpack[RouterOptions],
     ) -> None:
+        if check is not None and group == DEFAULT_GROUP:
+            raise SetupError("pass group= beside check=: brokers ask any producer of the group about its transactions")
         places = namesrv or os.environ.get("NAMESRV_ADDR") or "127.0.0.1:9876"
         super().__init__(
             namesrv=namesrv,
             group=group,
             check=check,
             security=security_of(security, tls),
-            creates_topics=create_topics,
+            topic_queues=topic_queues,
             routers=options.get("routers", ()),
             config=RocketMQBrokerConfig(
                 group=group,

@@ -64,7 +64,7 @@ class Connection:
 
     :param group: the producer group, and the beginning of consumer groups.
     :param check: answers the broker's questions about transactions; without it there are none.
-    :param creates_topics: subscribers create the topics that do not exist.
+    :param topic_queues: number of queues of topics that subscribers create; with 0 they create none.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class Connection:
         security: Security | None,
         *,
         check: Checker | None = None,
-        creates_topics: bool = True,
+        topic_queues: int = 8,
     ) -> None:
         self._namesrv = namesrv
         self._security = security
-        self._creates_topics = creates_topics
+        self._topic_queues = topic_queues
         if check is None:
             self.producer = Producer(group, namesrv, security=security)
         else:
@@ -144,18 +144,18 @@ class Connection:
                 f"two subscribers of group {reads.group} read different topics, or filter differently, but a group's "
                 "members must agree: pass group= to one of them"
             )
-        if self._creates_topics:
+        if self._topic_queues:
             async with Admin(instance=self.producer.instance) as admin:
                 for topic in reads.topics:
-                    await _ensure(admin, topic)
+                    await _ensure(admin, topic, self._topic_queues)
 
 
-async def _ensure(admin: Admin, topic: str) -> None:
+async def _ensure(admin: Admin, topic: str, queues: int) -> None:
     try:
         await admin.topic_route(topic)
     except RouteNotFoundError:
         try:
-            await admin.create_topic(topic)
+            await admin.create_topic(topic, queues=queues)
         except AccessDeniedError as error:
             error.next_step = f"create it with an administrator's account: cometmq topic create {topic}"
             raise
