@@ -62,6 +62,7 @@ async def test_a_request_gets_its_reply(server: Deployment, topic: str, group: s
     async with service.running(server.address, topic, group), Producer("asker", server.address) as producer:
         reply = await producer.request(Message(topic, b"question", tags="t", keys=["k"]), timeout_s=60)
         assert reply.body == b"QUESTION"
+    assert reply.properties["language"] == "en"
         (request,) = service.requests
         assert (request.tags, request.keys) == ("t", ("k",))
         assert request.properties["TTL"] == "60000"
@@ -139,13 +140,14 @@ async def test_the_synchronous_face(server: Deployment, topic: str, group: str) 
 
         def listener(messages: Sequence[MessageExt]) -> None:
             for message in messages:
-                replier.reply(message, message.body.upper())
+                replier.reply(message, message.body.upper(), properties={"language": "en"})
 
         consumer = SyncPushConsumer(group, listener, server.address, config=FIRST)
         consumer.subscribe(topic)
         with consumer:
             reply = await asyncio.to_thread(asker.request, Message(topic, b"question"), timeout_s=60)
     assert reply.body == b"QUESTION"
+    assert reply.properties["language"] == "en"
 
 
 async def test_a_reply_may_come_from_any_broker_of_the_cluster() -> None:
