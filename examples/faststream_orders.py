@@ -27,9 +27,9 @@ async def invoice(order: dict[str, int], message: RocketMQMessage) -> dict[str, 
 
 
 @broker.subscriber("faststream-invoices")
-async def show(total: int) -> None:
+async def show(made: dict[str, int]) -> None:
     """Print an invoice."""
-    print(f"an invoice of {total}")
+    print(f"an invoice of {made['total']}")
     await broker.publish("pay", "faststream-reminders", delay=timedelta(seconds=1))
 
 

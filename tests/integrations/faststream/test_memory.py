@@ -22,8 +22,11 @@ from faststream_cometmq.security import security_of
 
 
 def command(**options: Any) -> RocketMQPublishCommand:
-    broker = RocketMQBroker()
-    return broker._command("hello", topic="orders", headers={"a": "1"}, correlation_id="7", options=options)
+    broker: Any = RocketMQBroker()
+    made: RocketMQPublishCommand = broker._command(
+        "hello", topic="orders", headers={"a": "1"}, correlation_id="7", options=options
+    )
+    return made
 
 
 def test_a_message_has_what_the_options_say() -> None:

@@ -226,12 +226,13 @@ async def test_delays_are_held_by_the_broker_and_recalled(cluster: Cluster) -> N
     async with broker:
         await broker.start()
         kept = await broker.publish("kept", "orders", delay=timedelta(days=400))
-        await broker.publish("soon", "orders", delay=timedelta(seconds=1))
+        soon = await broker.publish("soon", "orders", delay=timedelta(seconds=1))
         assert kept.recall_handle is not None
         assert await broker.recall(kept.recall_handle) == kept.msg_id
-        with pytest.raises(BrokerError):
-            await broker.recall(kept.recall_handle)
         await until(lambda: seen == ["soon"])
+        assert soon.recall_handle is not None
+        with pytest.raises(BrokerError):
+            await broker.recall(soon.recall_handle)
 
 
 async def test_tags_expressions_and_empty_bodies_pass_the_broker(cluster: Cluster) -> None:
@@ -323,11 +324,16 @@ async def test_members_of_a_group_that_read_different_topics_are_refused(cluster
 
 
 async def test_an_account_and_tls_are_those_of_faststream() -> None:
-    sender = {"accessKey": "shop", "secretKey": "shop-secret", "defaultTopicPerm": "PUB|SUB", "defaultGroupPerm": "SUB"}
+    sender = {
+        "accessKey": "shopkeeper",
+        "secretKey": "shop-secret",
+        "defaultTopicPerm": "PUB|SUB",
+        "defaultGroupPerm": "SUB",
+    }
     async with Cluster(accounts=[sender], tls=True) as cluster:
         tls = cluster.security.tls
         seen: list[str] = []
-        broker = broker_at(cluster, security=SASLPlaintext("shop", "shop-secret"), tls=tls, topic_queues=0)
+        broker = broker_at(cluster, security=SASLPlaintext("shopkeeper", "shop-secret"), tls=tls, topic_queues=0)
         await cluster.create_topic("orders", 1)
 
         @broker.subscriber("orders")
@@ -340,7 +346,7 @@ async def test_an_account_and_tls_are_those_of_faststream() -> None:
             await broker.publish("1", "orders")
             await until(lambda: seen == ["1"])
 
-        stranger = broker_at(cluster, security=SASLPlaintext("shop", "wrong"), tls=tls)
+        stranger = broker_at(cluster, security=SASLPlaintext("shopkeeper", "wrong"), tls=tls)
         async with stranger:
             with pytest.raises(AccessDeniedError):
                 await stranger.publish("2", "orders")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Unpack
 
-from faststream._internal.endpoint.publisher import PublisherUsecase
+from faststream._internal.endpoint.publisher import PublisherSpecification, PublisherUsecase
 from faststream._internal.endpoint.publisher.fake import FakePublisher
 from faststream._internal.types import PublisherMiddleware
 from faststream.message import StreamMessage
@@ -20,7 +20,6 @@ from faststream_cometmq.message import REPLY_TO, RocketMQMessage
 from faststream_cometmq.options import SendOptions
 from faststream_cometmq.producer import RocketMQProducer
 from faststream_cometmq.response import DEFAULT_TIMEOUT_S, RocketMQPublishCommand
-from faststream_cometmq.specification import RocketMQPublisherSpecification
 
 
 class RocketMQPublisher(PublisherUsecase):
@@ -28,7 +27,7 @@ class RocketMQPublisher(PublisherUsecase):
 
     _outer_config: Any
 
-    def __init__(self, config: RocketMQPublisherConfig, specification: RocketMQPublisherSpecification) -> None:
+    def __init__(self, config: RocketMQPublisherConfig, specification: PublisherSpecification[Any, Any]) -> None:
         super().__init__(config, specification)
         self.config = config
 
@@ -55,7 +54,8 @@ class RocketMQPublisher(PublisherUsecase):
         body, bodies = RocketMQPublishCommand._parse_bodies(message, batch=batch)
         cmd = self._command(body, *bodies, topic=topic, headers=headers, correlation_id=correlation_id, options=options)
         cmd.reply_to = reply_to or self.config.reply_to
-        return await self._send(cmd, ())
+        result: SendResult = await self._send(cmd, ())
+        return result
 
     async def request(
         self,

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
 from faststream._internal.endpoint.publisher import PublisherProto
-from faststream._internal.endpoint.subscriber import SubscriberUsecase
+from faststream._internal.endpoint.subscriber import SubscriberSpecification, SubscriberUsecase
 from faststream._internal.endpoint.subscriber.call_item import CallsCollection
 from faststream._internal.endpoint.subscriber.utils import MultiLock
 from faststream._internal.endpoint.utils import process_msg
@@ -25,7 +25,6 @@ from faststream_cometmq.connection import Reads
 from faststream_cometmq.message import Raw, RocketMQMessage, RocketMQParser, Unsettled
 from faststream_cometmq.publisher import ReplyPublisher
 from faststream_cometmq.settlement import OrderedSettlement, PopSettlement
-from faststream_cometmq.specification import RocketMQSubscriberSpecification
 
 _PAUSE_S: Final = 1.0
 """Seconds until messages are asked for again after an error."""
@@ -42,7 +41,7 @@ class RocketMQSubscriber(SubscriberUsecase[Raw]):
     def __init__(
         self,
         config: RocketMQSubscriberConfig,
-        specification: RocketMQSubscriberSpecification,
+        specification: SubscriberSpecification[Any, Any],
         calls: CallsCollection[Raw],
     ) -> None:
         self.options = config
