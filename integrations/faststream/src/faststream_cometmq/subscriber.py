@@ -77,6 +77,8 @@ class RocketMQSubscriber(SubscriberUsecase[Raw]):
         """
         await super().start()
         if not self.calls:
+            if not self.options.fifo:
+                await self._opened()
             self._post_start()
             return
         self._free = asyncio.Semaphore(self.options.max_workers)
