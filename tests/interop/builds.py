@@ -210,6 +210,7 @@ def faststream_cases() -> Path:
             capture_output=True,
             text=True,
             check=False,
+            timeout=60,
         )
         if fetched.returncode:
             raise ToolMissingError(f"FastStream's test cases cannot be fetched: {fetched.stderr.strip()}")
