@@ -35,6 +35,19 @@ async def test_a_frozen_broker_costs_only_its_own_calls_time(make_agent: MakeAge
             assert is_in_time(time.monotonic() - began, 5)
 
 
+async def test_a_change_that_was_not_answered_may_have_happened(make_agent: MakeAgent) -> None:
+    async with Cluster(links=True) as cluster:
+        await cluster.create_topic("orders", 1)
+        writer = await make_agent(cluster, call_seconds=1, allow_writes=True)
+        arguments = {"topicName": "orders", "body": "x"}
+        token = (await writer.ask("rmq.message.send", **arguments))["confirm_token"]
+        with cluster.pause_broker(0):
+            error = await writer.fail("rmq.message.send", **arguments, confirm_token=token)
+            reading = await writer.fail("rmq.topic.detail", topicName="orders")
+    assert "the change may have been carried out, so look before you repeat it" in error
+    assert "may have been carried out" not in reading
+
+
 async def test_a_broker_that_is_gone_is_left_out_and_named(make_agent: MakeAgent) -> None:
     async with Cluster(2, links=True) as cluster:
         await cluster.create_topic("orders", 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from cometmq.client.consumer.subscription import TAG
 from cometmq.client.diagnosis.checks import Check, Question, Unavailable, Verdict, moment, quote
 from cometmq.client.diagnosis.group import GroupFacts
 from cometmq.client.diagnosis.stored import level_due_ms
@@ -274,7 +275,7 @@ def _queue_state(info: ConsumerRunningInfo | Unavailable, message: MessageExt) -
 def _text(data: SubscriptionData | None) -> str:
     if data is None:
         return "not at all"
-    return f"{data.expression_type} {quote(data.sub_string or '*')}"
+    return f"{quote(data.expression_type or TAG)} {quote(data.sub_string or '*')}"
 
 
 def _names(names: list[str]) -> str:

@@ -13,7 +13,8 @@ import msgspec
 from cometmq.auth.audit.log import AuditLog
 from cometmq.auth.model import AuthError
 from cometmq.client.admin import Admin
-from cometmq.client.errors import AccessDeniedError
+from cometmq.client.admin.reset import GroupConsumesError
+from cometmq.client.errors import AccessDeniedError, OtherTopicError
 from cometmq.client.instance import ClientInstance
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import CometMQError
@@ -46,6 +47,8 @@ _SECRET_ARGUMENTS: Final = frozenset({"body", "properties", "confirm_token"})
 _OF_CONFIRMATION: Final = frozenset({"dry_run", "confirm_token", "break_glass", "reason"})
 """Parameters that may differ between the two calls of a change."""
 _AUDITED_CHARS: Final = 200
+_QUOTING_ERRORS: Final = (GroupConsumesError, OtherTopicError)
+"""Errors that contain texts of strangers: client ids, and the topics that messages name."""
 
 
 class Outcome(dict[str, Any]):
@@ -130,14 +133,11 @@ class Calls:
             entry["outcome"] = "cancelled by the client"
             raise
         except (CometMQError, TimeoutError) as error:
-            sentence = str(error) or f"no complete answer within {self.options.call_seconds:g} seconds"
-            outcome = _failure(untrusted, sentence + self._account_of(error))
+            outcome = _failure(self._sentence_of(untrusted, error, is_confirmed=is_change and _is_confirmed(arguments)))
             entry["outcome"] = f"failed: {outcome['error'][:500]}"
         except Exception as error:
             _log.exception("tool %s failed", name)
-            outcome = _failure(
-                untrusted, f"unexpected {type(error).__name__} (this is a bug; the server's log has more)"
-            )
+            outcome = _failure(f"unexpected {type(error).__name__} (this is a bug; the server's log has more)")
             entry["outcome"] = f"failed: {type(error).__name__}"
         finally:
             entry["ms"] = round((self._clock.monotonic() - began) * 1000)
@@ -161,6 +161,16 @@ class Calls:
                 if admin.unanswered:
                     result["unanswered"] = [untrusted.sentence(error.message) for error in admin.unanswered.values()]
                 return result
+
+    def _sentence_of(self, untrusted: Untrusted, error: CometMQError | TimeoutError, *, is_confirmed: bool) -> str:
+        if isinstance(error, _QUOTING_ERRORS):
+            return untrusted.quoting(str(error))
+        sentence = str(error)
+        if not sentence:
+            sentence = f"no complete answer within {self.options.call_seconds:g} seconds"
+            if is_confirmed:
+                sentence += "; the change may have been carried out, so look before you repeat it"
+        return untrusted.sentence(sentence[:MAX_ERROR_CHARS] + self._account_of(error))
 
     def _account_of(self, error: Exception) -> str:
         """Return the part of a sentence about a denial that names this server's account."""
@@ -188,8 +198,12 @@ class Calls:
         return {**answer, "status": "EXECUTED", "plan": plan.fields, "result": result}
 
 
-def _failure(untrusted: Untrusted, sentence: str) -> Outcome:
-    outcome = Outcome(error=untrusted.sentence(sentence[:MAX_ERROR_CHARS]))
+def _is_confirmed(arguments: Mapping[str, Any]) -> bool:
+    return bool(arguments.get("confirm_token")) and not arguments.get("dry_run")
+
+
+def _failure(sentence: str) -> Outcome:
+    outcome = Outcome(error=sentence)
     outcome.failed = True
     return outcome
 

@@ -291,7 +291,7 @@ async def list_groups(call: Call, parameters: GroupsParameters) -> dict[str, Any
             "retryMaxTimes": configs[name].retry_max_times,
         }
         if summaries[name].model:
-            row["consumeType"] = (summaries[name].model or "").upper()
+            row["consumeType"] = call.untrusted.text((summaries[name].model or "").upper())
         items.append(row)
     return {"items": items, **parameters.page.fields(names)}
 
@@ -329,7 +329,7 @@ async def describe_group(call: Call, parameters: OneGroup) -> dict[str, Any]:
     }
     if connection.connection_set:
         result["subscriptionMode"] = _MODES.get(connection.consume_type or "", "Push")
-        result["consumeType"] = connection.message_model or ""
+        result["consumeType"] = call.untrusted.optional(connection.message_model) or ""
     return result
 
 
@@ -340,7 +340,7 @@ def _subscriptions(
         {
             "topic": call.untrusted.text(data.topic),
             "expression": call.untrusted.text(data.sub_string or "*"),
-            "filterMode": data.expression_type,
+            "filterMode": call.untrusted.text(data.expression_type or "TAG"),
             "consistency": "different" if any(f"topic {data.topic}:" in one for one in different) else "same",
         }
         for data in list(connection.subscription_table.values())[:MAX_ROWS]

@@ -34,7 +34,18 @@ _RULES: Final = (
         ),
         MASK,
     ),
+    (
+        re.compile(r"((?:authorization|cookie)\\?[\"']?\s{0,8}:\s{0,8})(?![\s\"'\\])[^\r\n\"'\\]+", re.IGNORECASE),
+        rf"\1{MASK}",
+    ),
     (re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1 {MASK}"),
+    (
+        re.compile(
+            rf"(<[\w.:-]{{0,40}}?{_SECRET_NAME}[\w.:-]{{0,40}}(?:\s[^<>]{{0,200}})?>)(?!{re.escape(MASK)})[^<]+",
+            re.IGNORECASE,
+        ),
+        rf"\1{MASK}",
+    ),
     (re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"), MASK),
     (re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bgh[pousr]_\w{20,}|\bsk-[\w-]{20,}|\bxox[abprs]-[\w-]{10,}"), MASK),
     (re.compile(r"(://)[^/\s:@]{1,200}:[^/\s@]{1,200}@"), rf"\1{MASK}@"),
@@ -93,6 +104,10 @@ class Untrusted:
         """
         clean = _cut(self.masked(visible(text)), MAX_ERROR_CHARS)
         return self._marked(clean) if OPEN_QUOTE in clean else clean
+
+    def quoting(self, text: str) -> str:
+        """Return a sentence with texts of strangers in it, marked."""
+        return self._marked(_cut(self.masked(visible(text)), MAX_ERROR_CHARS))
 
     def optional(self, text: str | None) -> str | None:
         """Return a text like :meth:`text`, or None for an empty one."""
