@@ -192,6 +192,37 @@ async def test_topics_of_the_servers_are_not_changed(writer: Agent) -> None:
         assert "belongs to the servers" in await writer.fail(tool, **arguments)
 
 
+async def test_a_copy_is_not_sent_to_a_topic_of_the_servers(writer: Agent, admin: Admin, cluster: Cluster) -> None:
+    await admin.create_group("workers")
+    result = await cluster.send(Message("orders", b"x"))
+    arguments = {"groupName": "workers", "msgId": result.offset_msg_id, "targetTopic": "SCHEDULE_TOPIC_XXXX"}
+    assert "belongs to the servers" in await writer.fail("rmq.message.redelivery", **arguments)
+
+
+async def test_a_name_of_a_group_is_no_path(writer: Agent) -> None:
+    error = await writer.fail("rmq.message.redelivery_dlq", groupName="../../outside")
+    assert "illegal characters" in error
+
+
+async def test_a_topic_with_many_queues_is_reset_and_deleted(writer: Agent, admin: Admin) -> None:
+    await admin.create_topic("wide", queues=1_000)
+    await admin.create_group("workers")
+    plan = await writer.ask("rmq.group.reset_offset", groupName="workers", topicName="wide")
+    assert plan["plan"]["before"]["furtherQueues"] == 900
+    done = await writer.change("rmq.topic.delete", topicName="wide", **DRASTIC)
+    assert done["plan"]["before"]["queues"]["furtherQueues"] == 900
+    assert "wide" not in await admin.topics()
+
+
+async def test_a_token_permits_one_of_two_calls_at_the_same_time(writer: Agent, cluster: Cluster) -> None:
+    arguments = {"topicName": "orders", "body": "x"}
+    token = (await writer.ask("rmq.message.send", **arguments))["confirm_token"]
+    calls = [writer.calls.run("rmq.message.send", {**arguments, "confirm_token": token}) for _ in range(5)]
+    outcomes = await asyncio.gather(*calls)
+    assert sorted(outcome.failed for outcome in outcomes) == [False, True, True, True, True]
+    assert len((await writer.ask("rmq.message.query_by_topic", topicName="orders"))["items"]) == 1
+
+
 async def test_an_account_without_the_right_is_named(make_agent: MakeAgent) -> None:
     accounts = [
         {

@@ -34,7 +34,7 @@ from cometmq.integrations.mcp.options import MAX_RESENT, MAX_ROWS, MAX_SEND_CHAR
 from cometmq.integrations.mcp.plans import Plan
 from cometmq.message.ids import UniqIdGenerator
 from cometmq.message.message import Message, MessageExt
-from cometmq.message.names import dlq_topic, is_system_topic, retry_topic
+from cometmq.message.names import check_group, dlq_topic, is_system_topic, retry_topic
 from cometmq.message.properties import ORIGIN_MESSAGE_ID, RETRY_TOPIC, SHARDING_KEY, UNIQ_KEY
 from cometmq.quantity import quantity
 
@@ -157,6 +157,8 @@ async def redeliver(call: Call, parameters: Redelivery) -> Plan:
             "the message was not found by its id", next_step="give sourceTopic, or the offsetMsgId of the message"
         ) from None
     target = given(parameters.target_topic, retry_topic(group))
+    if is_system_topic(target):
+        raise ArgumentError(f"{target} belongs to the servers", next_step="choose another topic")
     try:
         await admin.topic_route(target)
     except RouteNotFoundError:
@@ -194,6 +196,9 @@ async def redeliver(call: Call, parameters: Redelivery) -> Plan:
 async def redeliver_dead_letters(call: Call, parameters: DeadLetterRedelivery) -> Plan:
     """Plan another delivery of a group's dead letters to their original topics."""
     admin, group = call.admin, parameters.group_name
+    wrong = check_group(group)  # it is also a part of a file's name
+    if wrong is not None:
+        raise ArgumentError(wrong, next_step="choose another group")
     wanted = Selection(begin_ms=parameters.time.start_time, end_ms=parameters.time.end_time)
     letters = [letter async for letter in read_dead_letters(admin, group, wanted, MAX_RESENT + 1)]
     is_cut, letters = len(letters) > MAX_RESENT, letters[:MAX_RESENT]

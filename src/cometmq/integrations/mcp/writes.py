@@ -172,7 +172,7 @@ async def delete_topic(call: Call, parameters: TopicDeletion) -> Plan:
     count = sum(offsets.max_offset - offsets.min_offset for offsets in stats.values())
     before = {
         "messages": count,
-        "queues": {str(queue): [offsets.min_offset, offsets.max_offset] for queue, offsets in sorted(stats.items())},
+        "queues": _first({str(queue): [one.min_offset, one.max_offset] for queue, one in sorted(stats.items())}),
         "consumerGroups": [call.untrusted.text(group) for group in groups[:MAX_ROWS]],
     }
 
@@ -290,7 +290,13 @@ async def reset_offset(call: Call, parameters: OffsetReset) -> Plan:
 
 
 def _offsets(moves: list[Move], *, before: bool) -> dict[str, Any]:
-    return {str(move.queue): move.before if before else move.after for move in moves}
+    return _first({str(move.queue): move.before if before else move.after for move in moves})
+
+
+def _first(queues: dict[str, Any]) -> dict[str, Any]:
+    """Return as many queues as an answer has room for, and the number of the others."""
+    shown = dict(list(queues.items())[:MAX_ROWS])
+    return shown if len(shown) == len(queues) else {**shown, "furtherQueues": len(queues) - len(shown)}
 
 
 TOOLS: Final[tuple[Tool[Any], ...]] = (
