@@ -24,6 +24,7 @@ from tests.helpers.waiting import wait_for
 
 from cometmq.cli.main import main
 from cometmq.client import Message
+from cometmq.integrations.mcp.options import HttpOptions, McpOptionsError
 from cometmq.remoting.tls.own_authority import Authority
 from cometmq.testing import Cluster, free_port
 
@@ -242,6 +243,12 @@ def test_options_that_are_not_safe_are_refused(
     written = capsys.readouterr()
     assert words in written.err
     assert written.out == ""
+
+
+@pytest.mark.parametrize("token", ["schlüssel-mit-umlaut", "two words of a token", "x" * 20 + "\n"])
+def test_a_token_that_no_header_can_carry_is_refused(token: str) -> None:
+    with pytest.raises(McpOptionsError, match="HTTP headers cannot carry"):
+        HttpOptions(token=token)
 
 
 def test_the_command_names_its_extra(tmp_path: Path) -> None:

@@ -93,6 +93,11 @@ class HttpOptions:
                 f"the token has fewer than {MIN_TOKEN_CHARS} characters",
                 next_step="create one with: openssl rand -hex 32",
             )
+        if not self.token.isascii() or not self.token.isprintable() or " " in self.token:
+            raise McpOptionsError(
+                "the token has characters that HTTP headers cannot carry: blanks, or characters other than ASCII",
+                next_step="create one with: openssl rand -hex 32",
+            )
         if self.host not in LOOPBACK and not self.token:
             raise McpOptionsError(
                 f"other machines could use this server without a token, because it listens on {self.host}",
