@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -24,7 +25,9 @@ from tests.helpers.waiting import wait_for
 
 from cometmq.cli.main import main
 from cometmq.client import Message
-from cometmq.integrations.mcp.options import HttpOptions, McpOptionsError
+from cometmq.integrations.mcp import serving
+from cometmq.integrations.mcp.calls import Calls
+from cometmq.integrations.mcp.options import HttpOptions, McpOptions, McpOptionsError
 from cometmq.remoting.tls.own_authority import Authority
 from cometmq.testing import Cluster, free_port
 
@@ -195,6 +198,39 @@ async def test_http_refuses_foreign_hosts_origins_and_sizes(cluster: Cluster, tm
         assert await status(Origin="https://mcp.example.com") == 200
         assert await status(b"x" * (5 * 1024 * 1024)) == 413
         assert (await http.get(url.removesuffix("/mcp") + "/other")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1",
+        b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\n{",
+        b"GET /other HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET",
+    ],
+)
+async def test_a_connection_without_a_complete_request_ends(
+    sent: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred connections that send nothing would keep all others out."""
+    monkeypatch.setattr(serving, "REQUEST_SECONDS", 0.2)
+    calls = Calls(McpOptions("127.0.0.1:9", tmp_path))
+    await calls.start()
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    done = asyncio.Event()
+    server = asyncio.create_task(serving.serve_http(calls, HttpOptions(port=0), ready.set_result, _until(done)))
+    port = int((await ready).split(":")[2].split("/")[0])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(sent)
+    await asyncio.wait_for(reader.read(), 20)
+    writer.close()
+    done.set()
+    await server
+    await calls.stop()
+
+
+async def _until(done: asyncio.Event) -> None:
+    await done.wait()
 
 
 async def test_https_on_every_address(cluster: Cluster, tmp_path: Path) -> None:
