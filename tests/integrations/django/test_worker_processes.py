@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.helpers import forks
+from tests.helpers.pace import is_in_time
 from tests.helpers.waiting import wait_for
 from tests.integrations.django.project.tasks import add, die, die_once, hold, note
 
@@ -152,6 +154,46 @@ def test_a_worker_process_that_dies_is_replaced_and_all_are_stopped(start: Start
     parent.send_signal(signal.SIGTERM)
     assert parent.wait(60) == 0
     assert f"worker process {pids[0]} has ended by signal 9; another one starts" in log_of(tmp_path)
+
+
+def test_a_worker_that_must_end_at_once_does_not_wait_for_a_broker_for_each_task(
+    start: Start, tmp_path: Path, broker: SyncCluster
+) -> None:
+    file = tmp_path / "notes"
+    for number in range(5):
+        hold.enqueue(str(file), str(number))
+    worker = start("--threads", "5")
+    wait_for(has_lines(file, 5), "five tasks")
+    broker.stop_broker(0)
+    began = time.monotonic()
+    worker.send_signal(signal.SIGQUIT)
+    assert worker.wait(60) == 128 + signal.SIGQUIT
+    assert is_in_time(time.monotonic() - began, 12)
+
+
+DYING = """
+import os, signal, sys, time, types, django
+django.setup()
+from cometmq.integrations.django import processes
+
+def work():
+    with open(sys.argv[1], "a") as file:
+        file.write("started\\n")
+    raise ValueError("it cannot work")
+
+def stopped_meanwhile(seconds):
+    os.kill(os.getpid(), signal.SIGTERM)
+
+processes.time = types.SimpleNamespace(monotonic=time.monotonic, sleep=stopped_meanwhile)
+processes.Processes(1, work).run()
+"""
+
+
+def test_a_worker_process_that_dies_while_all_are_stopped_is_not_replaced(database: Path, tmp_path: Path) -> None:
+    """The new process would never get the signal, and the command would not end."""
+    file = tmp_path / "notes"
+    subprocess.run([sys.executable, "-c", DYING, str(file)], env=os.environ, check=True, timeout=60)
+    assert file.read_text() == "started\n"
 
 
 def test_a_worker_waits_for_a_broker_and_names_the_reason(start: Start, tmp_path: Path, broker: SyncCluster) -> None:

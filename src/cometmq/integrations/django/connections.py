@@ -8,8 +8,9 @@ from typing import Final
 
 from django.db import connections as databases
 
-from cometmq.client import Message, ProducerConfig
+from cometmq.client import Message, ProducerConfig, RemotingError, RouteNotFoundError, SendFailedError
 from cometmq.client.sync import SyncProducer
+from cometmq.errors import CometMQError
 from cometmq.integrations.django.options import BackendOptions
 from cometmq.integrations.queues import ensure_topic
 from cometmq.threads import call_in_forked_children
@@ -74,6 +75,11 @@ class Connections:
 
 
 CONNECTIONS: Final = Connections()
+
+
+def is_away(failure: CometMQError | None) -> bool:
+    """Return whether a request failed because no server answers, so that others would fail as well."""
+    return isinstance(failure, RemotingError | RouteNotFoundError | SendFailedError)
 
 
 def close_old_databases() -> None:

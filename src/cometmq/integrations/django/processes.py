@@ -50,11 +50,13 @@ class Processes:
             os.kill(pid, number)
 
     def _start(self) -> None:
+        """Start a process, unless all are to end: a signal that comes now is passed on to this process, too."""
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        pid = os.fork()
-        if pid == 0:
-            self._be_worker()
-        self._started[pid] = time.monotonic()
+        if not self._is_stopping:
+            pid = os.fork()
+            if pid == 0:
+                self._be_worker()
+            self._started[pid] = time.monotonic()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
     def _be_worker(self) -> NoReturn:

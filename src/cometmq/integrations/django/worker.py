@@ -28,19 +28,19 @@ from django.db import reset_queries
 from django.utils.crypto import get_random_string
 
 from cometmq.client import AccessDeniedError, SimpleConsumerConfig
+from cometmq.client.simple.config import MAX_MESSAGES
 from cometmq.client.sync import SyncSimpleConsumer
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.errors import CometMQError
 from cometmq.integrations.django import results
 from cometmq.integrations.django.backend import CometMQBackend
-from cometmq.integrations.django.connections import CONNECTIONS, close_old_databases
+from cometmq.integrations.django.connections import CONNECTIONS, close_old_databases, is_away
 from cometmq.integrations.django.running import Delivery, Running, Verdict, What
 from cometmq.integrations.queues import ensure_topic, log_lost
 from cometmq.visible import visible
 
 logger: Final = logging.getLogger("cometmq.django")
 
-MAX_MESSAGES: Final = 32
 WAIT_S: Final = 15.0
 """Seconds for which a request for messages waits."""
 BURST_WAIT_S: Final = 1.0
@@ -207,8 +207,8 @@ class Worker:
 
     def _handle(self, message: Any) -> None:
         """Run the task of a message, and do what is to be done with the message."""
-        close_old_databases()
         try:
+            close_old_databases()
             verdict = self._running.run(Delivery(message.body, message.msg_id, message.delivery_attempt))
             self._settle(message, verdict)
             self._failures = 0
@@ -219,11 +219,11 @@ class Worker:
         except Exception:
             logger.exception("message %s: the broker delivers its task again", message.msg_id)
         finally:
-            reset_queries()  # with DEBUG, they would be kept
-            close_old_databases()
             del self._tasks[id(message)]
             if self._pool is not None:
                 self._ended.put(None)
+            reset_queries()  # with DEBUG, they would be kept
+            close_old_databases()
 
     def _settle(self, message: Any, verdict: Verdict) -> None:
         if verdict.what is What.LATER:
@@ -257,7 +257,7 @@ class Worker:
             for row in results.unsent(self._backend.alias, self._options.database, OUTBOX_AGE, OUTBOX_TASKS):
                 failure = self._backend.send(results.order_of(row))
                 logger.warning("task %s %s, which was not sent before, is %s", row.id, row.path, failure or "sent")
-                if failure is not None or self._is_stopping:
+                if is_away(failure) or self._is_stopping:
                     break
         except DatabaseError as error:
             self._pause("looking for tasks that were not sent", error)
@@ -285,6 +285,9 @@ class Worker:
             self.stop()
             return
         for message in list(self._tasks.values()):
-            with suppress(CometMQError):
+            try:
                 self._consumer.change_invisible(message, 0)
+            except CometMQError as error:
+                if is_away(error):
+                    break  # each further one would take as long
         os._exit(128 + number)
