@@ -12,8 +12,9 @@ import pytest
 from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import CommandError
-from django.db import transaction
+from django.db import connection, transaction
 from django.test import override_settings
+from django.utils import timezone
 from tests.integrations.django.project.tasks import add
 
 from cometmq.client import Credentials, Security
@@ -92,6 +93,56 @@ def test_a_right_that_an_account_does_not_have_is_named(broker: SyncCluster) -> 
         add.enqueue(1, 2)
     reason = StoredTask.objects.get().send_error
     assert "No default permission for topic:django-default, check the account's topicPerms" in reason
+
+
+@pytest.mark.cometmq(
+    accounts=[
+        {
+            "accessKey": "app-account",
+            "secretKey": "secret-of-app",
+            "topicPerms": ["django-default=PUB|SUB"],
+            "groupPerms": ["django=SUB"],
+        }
+    ]
+)
+def test_a_task_that_is_refused_holds_up_no_other(broker: SyncCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker.create_topic("django-default")
+    with tasks_with(namesrv=AWAY, send_timeout_s=0.5):
+        refused = add.using(queue_name="mails").enqueue(1, 2)
+        first, second = add.enqueue(3, 4), add.enqueue(5, 6)
+    monkeypatch.setattr(worker, "OUTBOX_AGE", datetime.timedelta())
+    with tasks_with(security=Security(Credentials("app-account", "secret-of-app"))):
+        StoredTask.objects.filter(pk=second.id).update(enqueued_at=timezone.now() + datetime.timedelta(days=1))
+        call("cometmq_worker", burst=True, queue=["default"])
+        first.refresh()
+        assert first.return_value == 7
+        StoredTask.objects.filter(pk=second.id).update(enqueued_at=timezone.now())
+        with pytest.raises(CommandError, match="1 tasks are not sent"):
+            call("cometmq_tasks", send_unsent=True)
+    rows = {row.id: row for row in StoredTask.objects.all()}
+    assert (rows[refused.id].sent_at, rows[second.id].send_error) == (None, "")
+    assert "No default permission for topic:django-mails" in rows[refused.id].send_error
+    assert rows[second.id].sent_at is not None
+
+
+def test_a_database_that_fails_after_the_commit_fails_no_request(
+    broker: SyncCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    def hide(name: str, new: str) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(f"ALTER TABLE {name} RENAME TO {new}")
+
+    with caplog.at_level(logging.ERROR, "cometmq.django"):
+        with transaction.atomic():
+            transaction.on_commit(lambda: hide("cometmq_task", "away"))
+            result = add.enqueue(1, 2)
+        hide("away", "cometmq_task")
+    assert "is stored; a worker sends it later, perhaps again" in caplog.text
+    assert StoredTask.objects.get().sent_at is None
+    call("cometmq_tasks", send_unsent=True)
+    call("cometmq_worker", burst=True)
+    result.refresh()
+    assert (result.return_value, result.attempts) == (3, 1)
 
 
 @pytest.mark.cometmq(

@@ -15,6 +15,7 @@ from typing import Any, Final
 from django.apps import apps
 from django.core import checks
 from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import Error as DatabaseError
 from django.utils import timezone
 from django.utils.crypto import get_random_string
 
@@ -108,7 +109,13 @@ class CometMQBackend(BaseTaskBackend):
             connection.on_commit(send)
 
     def _send_new(self, result: Any, order: Order) -> None:
-        reason = self.send(order)
+        try:
+            reason = self.send(order)
+        except DatabaseError as error:  # the transaction is committed: an error would say that it is not
+            reason = None
+            logger.error(
+                "task %s %s is stored; a worker sends it later, perhaps again: %s", order.id, order.path, error
+            )
         if reason is not None:
             if not order.stored:
                 raise TaskNotSentError(
@@ -120,7 +127,10 @@ class CometMQBackend(BaseTaskBackend):
         task_enqueued.send(type(self), task_result=result)
 
     def send(self, order: Order) -> CometMQError | None:
-        """Send a task's message, and write to its row that this was done, or why not; return the reason."""
+        """Send a task's message, and write to its row that this was done, or why not; return the reason.
+
+        :raises django.db.Error: the row cannot be changed.
+        """
         failure: CometMQError | None = None
         try:
             CONNECTIONS.of(self.settings).send(order.message(self.settings))

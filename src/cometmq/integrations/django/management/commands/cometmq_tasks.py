@@ -14,6 +14,7 @@ from cometmq.errors import CometMQError
 from cometmq.integrations.django import results
 from cometmq.integrations.django.api import TaskResultStatus, task_backends
 from cometmq.integrations.django.backend import CometMQBackend
+from cometmq.integrations.django.connections import is_away
 from cometmq.integrations.django.models import StoredTask
 
 _ALL: Final = 1_000_000
@@ -47,11 +48,15 @@ class Command(BaseCommand):
         self._show(backend)
 
     def _send_unsent(self, backend: CometMQBackend) -> None:
+        refused = 0
         for row in results.unsent(backend.alias, backend.settings.database, datetime.timedelta(), _ALL):
             failure = backend.send(results.order_of(row))
-            if failure is not None:
+            if is_away(failure):
                 raise CommandError(f"task {row.id} is not sent: {failure}")
-            self.stdout.write(f"task {row.id} {row.path} is sent")
+            refused += failure is not None
+            self.stdout.write(f"task {row.id} {row.path} is {'sent' if failure is None else f'not sent: {failure}'}")
+        if refused:
+            raise CommandError(f"{refused} tasks are not sent")
 
     def _delete_finished(self, backend: CometMQBackend, days: float) -> None:
         if not 0 <= days <= 36_500:
