@@ -54,6 +54,8 @@ def test_a_worker_without_a_table_says_what_to_do(database: Path) -> None:
         ({"OPTIONS": {"name": 1}}, "cometmq.E001", "unknown options: name"),
         ({"OPTIONS": {"max_attempts": 0}}, "cometmq.E001", "max_attempts must be a whole number from 1"),
         ({"OPTIONS": {"max_attempts": True}}, "cometmq.E001", "max_attempts"),
+        ({"OPTIONS": {"max_attempts": 17}}, "cometmq.E001", "a whole number from 1 to 16"),
+        ({"OPTIONS": {"namesrv": "localhost"}}, "cometmq.E001", "the option namesrv is wrong"),
         ({"OPTIONS": {"results": "no"}}, "cometmq.E001", "results must be a bool"),
         ({"OPTIONS": {"security": "key"}}, "cometmq.E001", "security must be a Security"),
         ({"OPTIONS": {"prefix": "a b"}}, "cometmq.E001", "prefix 'a b'"),

@@ -42,6 +42,7 @@ from cometmq.integrations.django.backend import CometMQBackend
 from cometmq.integrations.django.connections import logger
 from cometmq.integrations.django.models import StoredTask
 from cometmq.integrations.django.options import BackendOptions
+from cometmq.integrations.django.orders import Order
 from cometmq.integrations.django.results import Claim
 from cometmq.integrations.django.running import Delivery, Running, What
 from cometmq.integrations.django.worker import Worker, WorkerSettings
@@ -169,6 +170,15 @@ def test_a_broker_whose_clock_is_ahead_starts_no_task_early(project: SyncCluster
     assert (result.status, result.attempts) == ("READY", 0)
 
 
+@pytest.mark.parametrize("seconds", [30, 3600])
+def test_a_task_without_a_row_that_is_early_uses_up_no_attempt(seconds: float) -> None:
+    """The deliveries of its message are its attempts, so it needs a new message."""
+    options = BackendOptions(results=False, max_attempts=1)
+    runner = Running(CometMQBackend, "plain", options, "worker", lambda _: None)
+    order = Order(id="i", path="x", args=[], kwargs={}, queue_name="q", run_after=run_later(seconds=seconds))
+    assert runner.run(Delivery(order.body(), "message", 1)).what is What.DELAY_AGAIN
+
+
 def test_a_name_of_a_queue_may_have_any_characters(tmp_path: Path) -> None:
     note.using(queue_name="Büro/nachts 1").enqueue(str(tmp_path / "notes"), "there")
     assert not any("SUCCESSFUL" in line for line in work(queue=["default"]))
@@ -262,6 +272,7 @@ def test_a_worker_that_was_cut_off_overwrites_no_result() -> None:
         (b"\xff\xfe\x00", "no task"),
         (b"[" * 100_000, "no task"),
         (b'{"id": 5}', "no task"),
+        (b'{"id": "\\u0000", "path": "x", "args": [], "kwargs": {}, "queue_name": "default"}', "letters and digits"),
         (
             json.dumps(
                 {"id": "i", "path": "os.system", "args": ["true"], "kwargs": {}, "queue_name": "default"}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from cometmq.client import Security
+from cometmq.client.route import namesrv_addresses
 from cometmq.errors import CometMQError
 from cometmq.integrations.names import topic_of
 from cometmq.limits import MAX_MESSAGE_BYTES
@@ -15,6 +16,7 @@ PRIORITY_MIN: Final = -100
 PRIORITY_MAX: Final = 100
 """The range of Django's priorities."""
 MAX_LEVELS: Final = PRIORITY_MAX - PRIORITY_MIN + 1
+MAX_ATTEMPTS: Final = 16
 RETRY_NAME_CHARS: Final = len("%RETRY%") + 1
 """Characters that the name of a group's retry topic adds to the names of group and topic."""
 
@@ -41,7 +43,9 @@ class BackendOptions:
     database: str = "default"
     """The alias of this database. A task is sent when the current transaction in it commits."""
     max_attempts: int = 3
-    """Number of times a task is started: again after a worker died, or after an error if ``retry_delay_s`` is set."""
+    """Number of times a task is started: again after a worker died, or after an error if ``retry_delay_s`` is set. At
+    most 16, because the broker makes a message that was delivered again 16 times a dead letter.
+    """
     retry_delay_s: float | None = None
     """Seconds until a task that raised an error is started again, doubled each time; by default it has failed."""
     max_running_s: float = 86_400.0
@@ -58,7 +62,7 @@ class BackendOptions:
     def __post_init__(self) -> None:
         topic_of(self.prefix, "default")
         for name, least, most in (
-            ("max_attempts", 1, 1_000),
+            ("max_attempts", 1, MAX_ATTEMPTS),
             ("invisible_s", 10, 43_200),
             ("max_running_s", 10, 30 * 86_400),
             ("priority_levels", 1, MAX_LEVELS),
@@ -73,6 +77,11 @@ class BackendOptions:
                 raise _wrong(name, f"a {kind.__name__}", getattr(self, name))
         if not isinstance(self.namesrv, str | None):
             raise _wrong("namesrv", "a str or None", self.namesrv)
+        try:
+            namesrv_addresses(self.namesrv)
+        except ValueError as error:
+            place = "the option namesrv" if self.namesrv else "$NAMESRV_ADDR"
+            raise OptionError(f"{place} is wrong: {error}", next_step="write host:port;host:port") from None
         if not isinstance(self.security, Security | None):
             raise _wrong("security", "a Security or None", type(self.security))  # the value may be a secret
 

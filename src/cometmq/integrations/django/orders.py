@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from cometmq.integrations.django.options import BackendOptions
 
 MAX_DELAY: datetime.timedelta = datetime.timedelta(days=2)
 """Longest delay of a message: Apache's brokers accept three days. The worker delays a task again until it is due."""
+_ID: re.Pattern[str] = re.compile(r"[a-zA-Z0-9]{1,64}")
 
 
 class OrderError(CometMQError):
@@ -96,9 +98,12 @@ def read_order(body: bytes) -> Order:
     :raises OrderError: it is no task.
     """
     try:
-        return msgspec.convert(json.loads(body), Order)
+        order = msgspec.convert(json.loads(body), Order)
     except (ValueError, RecursionError) as error:  # msgspec's and JSON's errors are ValueErrors
         raise OrderError(f"the body is no task: {str(error)[:300]}") from error
+    if _ID.fullmatch(order.id) is None:  # a database refuses some characters, as if it had failed
+        raise OrderError("the body is no task: its id has other characters than letters and digits, or too many")
+    return order
 
 
 def task_at(path: str) -> Any:

@@ -107,15 +107,16 @@ class Running:
             order = read_order(delivery.body)
         except OrderError as error:
             return Verdict(What.DEAD, reason=str(error))
+        is_stored = order.stored and self._options.results
         early = delay_until(order.run_after)
         if early is not None:
             seconds = early.total_seconds()
-            if seconds > LONG_WAIT_S:
+            if seconds > LONG_WAIT_S or (seconds > SHORT_WAIT_S and not is_stored):  # a delivery counts as an attempt
                 return Verdict(What.DELAY_AGAIN, reason=f"it is due in {seconds:,.0f} s", order=order)
             if seconds > SHORT_WAIT_S:
                 return Verdict(What.LATER, seconds, "this machine's clock says that it is early")
             self._wait(seconds)
-        if order.stored and self._options.results:
+        if is_stored:
             return self._run_stored(order, delivery)
         if delivery.number > self._options.max_attempts:
             return Verdict(What.DEAD, reason=_lost(delivery.number - 1).message)
