@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -16,13 +17,14 @@ from typing import Any
 import dramatiq
 import pytest
 from dramatiq import Worker
-from dramatiq.errors import ConnectionClosed, QueueJoinTimeout
+from dramatiq.errors import ConnectionClosed, QueueJoinTimeout, Retry
 from dramatiq.middleware import Retries
 from tests.helpers.waiting import wait_for
 
-from cometmq.client import Message
+from cometmq.client import ClientStateError, Message
 from cometmq.client.sync import SyncAdmin, SyncPullConsumer
 from cometmq.integrations.dramatiq import CometMQBroker, QueueOptions
+from cometmq.integrations.dramatiq import broker as broker_module
 from cometmq.integrations.names import QueueNameError
 from cometmq.testing import ProcessCluster, SyncCluster
 
@@ -186,13 +188,62 @@ def test_a_consumer_has_no_more_messages_than_it_may(broker: CometMQBroker) -> N
     consumer.close()
 
 
-def test_a_body_that_is_no_message_is_a_dead_letter(cluster: SyncCluster, broker: CometMQBroker) -> None:
+def body_with(**fields: Any) -> bytes:
+    usual = {"queue_name": "default", "actor_name": "a", "args": [], "kwargs": {}, "options": {}}
+    return json.dumps({**usual, **fields}).encode()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"not from dramatiq", body_with(queue_name="other"), body_with(actor_name=["a"]), body_with(options=None)],
+)
+def test_a_body_that_is_no_message_is_a_dead_letter(cluster: SyncCluster, broker: CometMQBroker, body: bytes) -> None:
+    """A message of another queue would end the thread that processes it."""
     consumer = broker.consume("default", timeout=100)
-    cluster.send(Message("dramatiq-default", b"not from dramatiq"))
+    cluster.send(Message("dramatiq-default", body))
     assert next(consumer) is None
     with SyncPullConsumer("tools", cluster.namesrv_address) as reader:
         found = [m.body for queue in reader.queues("%DLQ%dramatiq") for m in reader.pull(queue, 0).messages]
-    assert found == [b"not from dramatiq"]
+    assert found == [body]
+
+
+def test_a_message_whose_repetition_cannot_be_sent_is_not_lost(
+    cluster: SyncCluster, broker: CometMQBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dramatiq logs that its middleware has failed, and acknowledges the message."""
+    monkeypatch.setattr(broker_module, "UNSENT_S", 0.1)
+    attempts: list[int] = []
+
+    @dramatiq.actor(broker=broker, max_retries=5)
+    def work() -> None:
+        attempts.append(len(attempts))
+        if len(attempts) == 1:
+            raise Retry("later", delay=400 * 365 * 86_400_000)  # brokers accept no such delay
+
+    work.send()
+    with working(broker, worker_threads=1) as worker:
+        broker.join("default", timeout=20_000)
+        worker.join()
+    assert attempts == [0, 1]
+    with SyncAdmin(cluster.namesrv_address) as admin:
+        assert "%DLQ%dramatiq" not in admin.topics()
+
+
+def test_a_message_that_cannot_be_ended_does_not_count_for_ever(broker: CometMQBroker) -> None:
+    """Dramatiq repeats an acknowledgement only after errors of connections."""
+
+    @dramatiq.actor(broker=broker)
+    def note() -> None: ...
+
+    note.send()
+    consumer = broker.consume("default", prefetch=1, timeout=100)
+    message = next(consumer)
+    assert message is not None
+    broker.close()
+    with pytest.raises(ClientStateError):
+        consumer.ack(message)
+    with pytest.raises(ClientStateError):
+        next(consumer)
 
 
 def test_without_servers_dramatiq_gets_its_own_error() -> None:

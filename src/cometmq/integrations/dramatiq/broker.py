@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any, Final
 
 from dramatiq import Message as Task
 from dramatiq import Middleware
 from dramatiq.broker import Broker, Consumer, MessageProxy
-from dramatiq.errors import DecodeError, QueueJoinTimeout
+from dramatiq.errors import ConnectionClosed, DecodeError, QueueJoinTimeout
 
 from cometmq.client import BrokerError, Message, PoppedMessage, Security
 from cometmq.client.simple.config import MAX_MESSAGES
@@ -25,6 +25,8 @@ from cometmq.remoting.codes import ResponseCode
 _PRIORITY: Final = "broker_priority"
 _ACTOR: Final = "ACTOR"
 """The property with the name of a message's actor."""
+UNSENT_S: Final = 30.0
+"""Seconds after which a message is delivered again if its repetition could not be sent."""
 _LOOK_S: Final = 0.1
 """Seconds between two looks at a queue that is joined."""
 _LATE_S: Final = 1.5
@@ -81,6 +83,19 @@ class CometMQBroker(Broker):
         self.declare_queue(message.queue_name)
         topic = self.options.topic(message.queue_name)
         self.emit_before("enqueue", message, delay)
+        try:
+            self._send(topic, message, delay)
+        except Exception:
+            repeated: object = message  # by the middleware Retries, which passes the message of the consumer
+            if isinstance(repeated, _TaskProxy):
+                repeated.is_unsent = True
+            raise
+        if delay:
+            self._due[topic] = max(self._due.get(topic, 0.0), time.monotonic() + delay / 1000)
+        self.emit_after("enqueue", message, delay)
+        return message
+
+    def _send(self, topic: str, message: Task[Any], delay: int | None) -> None:
         with as_dramatiq():
             self._connection.producer(topic).send(
                 Message(
@@ -92,10 +107,6 @@ class CometMQBroker(Broker):
                     priority=self._priority(message),
                 )
             )
-        if delay:
-            self._due[topic] = max(self._due.get(topic, 0.0), time.monotonic() + delay / 1000)
-        self.emit_after("enqueue", message, delay)
-        return message
 
     def _priority(self, message: Task[Any]) -> int:
         actor = self.actors.get(message.actor_name)
@@ -112,7 +123,7 @@ class CometMQBroker(Broker):
         self.declare_queue(queue_name)
         topic = self.options.topic(queue_name)
         with as_dramatiq():
-            return _QueueConsumer(self._connection.consumer(topic), topic, prefetch, timeout / 1000)
+            return _QueueConsumer(self._connection.consumer(topic), queue_name, topic, prefetch, timeout / 1000)
 
     # --- tests and upkeep ---
 
@@ -179,60 +190,68 @@ class _TaskProxy(MessageProxy):
     def __init__(self, message: Task[Any], popped: PoppedMessage) -> None:
         super().__init__(message)
         self.popped = popped
+        self.is_unsent = False
+        """True if the message has failed, and its repetition could not be sent; Dramatiq acknowledges it even so."""
 
 
 class _QueueConsumer(Consumer):
     """Consumes one queue, and has at most ``prefetch`` messages at a time; worker threads end messages."""
 
-    def __init__(self, consumer: SyncSimpleConsumer, topic: str, prefetch: int, wait_s: float) -> None:
+    def __init__(self, consumer: SyncSimpleConsumer, queue_name: str, topic: str, prefetch: int, wait_s: float) -> None:
         self._consumer = consumer
+        self._queue_name = queue_name
         self._topic = topic
         self._prefetch = max(prefetch, 1)
         self._wait_s = wait_s
         self._buffer: deque[PoppedMessage] = deque()
         self._room = threading.Condition()
-        self._held = 0
-        """Number of messages that were received and have not ended."""
+        self._held: set[PoppedMessage] = set()
+        """The messages that were received and have not ended."""
 
     def __next__(self) -> MessageProxy | None:
         """Return the next message, or ``None`` if there is none in time.
 
-        :raises ConnectionClosed: the consumer is closed, or no server answers.
+        :raises ConnectionClosed: no server answers.
+        :raises ClientStateError: the broker is closed.
         """
         if not self._buffer:
             self._receive()
         while self._buffer:
             popped = self._buffer.popleft()
-            try:
-                return _TaskProxy(Task.decode(popped.body), popped)
-            except DecodeError:
-                self._end(lambda popped=popped: self._consumer.reject(popped))
+            task = _task_in(popped.body)
+            if task is not None and task.queue_name == self._queue_name:
+                return _TaskProxy(task, popped)
+            self._end(popped, self._consumer.reject)
         return None
 
     def _receive(self) -> None:
         with self._room:
-            if not self._room.wait_for(lambda: self._held < self._prefetch, self._wait_s):
+            if not self._room.wait_for(lambda: len(self._held) < self._prefetch, self._wait_s):
                 return
-            free = min(self._prefetch - self._held, MAX_MESSAGES)
+            free = min(self._prefetch - len(self._held), MAX_MESSAGES)
         with as_dramatiq():
             found = self._consumer.receive(free, wait_s=self._wait_s, topic=self._topic)
         with self._room:
-            self._held += len(found)
+            self._held.update(found)
         self._buffer.extend(found)
 
     def ack(self, message: MessageProxy) -> None:
-        """Acknowledge a message.
+        """Acknowledge a message, or have it delivered again if its repetition could not be sent.
 
         :raises ConnectionClosed: the broker does not answer.
         """
-        self._end(lambda: self._consumer.ack(_popped(message)))
+        assert isinstance(message, _TaskProxy)
+        if message.is_unsent:
+            self._give_back(message.popped, UNSENT_S)
+        else:
+            self._end(message.popped, self._consumer.ack)
 
     def nack(self, message: MessageProxy) -> None:
         """Make a message a dead letter.
 
         :raises ConnectionClosed: the broker does not answer.
         """
-        self._end(lambda: self._consumer.reject(_popped(message)))
+        self._end(_popped(message), self._consumer.reject)
 
     def requeue(self, messages: Iterable[MessageProxy]) -> None:
         """Give messages back, so that other workers receive them at once.
@@ -242,20 +261,39 @@ class _QueueConsumer(Consumer):
         for message in messages:
             self._give_back(_popped(message))
 
-    def _give_back(self, popped: PoppedMessage) -> None:
-        self._end(lambda: self._consumer.change_invisible(popped, 0))
+    def _give_back(self, popped: PoppedMessage, seconds: float = 0.0) -> None:
+        self._end(popped, lambda message: self._consumer.change_invisible(message, seconds))
 
-    def _end(self, work: Any) -> None:
-        with as_dramatiq():
-            work()
+    def _end(self, popped: PoppedMessage, work: Callable[[PoppedMessage], object]) -> None:
+        """End a message; Dramatiq repeats this only after ``ConnectionClosed``."""
+        try:
+            with as_dramatiq():
+                work(popped)
+        except ConnectionClosed:
+            raise
+        except Exception:
+            self._release(popped)
+            raise
+        self._release(popped)
+
+    def _release(self, popped: PoppedMessage) -> None:
         with self._room:
-            self._held -= 1
+            self._held.discard(popped)
             self._room.notify()
 
     def close(self) -> None:
         """Give back the messages that were received but not returned."""
         while self._buffer:
             self._give_back(self._buffer.popleft())
+
+
+def _task_in(body: bytes) -> Task[Any] | None:
+    """Return the task in a body, or ``None`` if it is none that Dramatiq's threads survive."""
+    try:
+        task = Task.decode(body)
+    except DecodeError:
+        return None
+    return task if isinstance(task.actor_name, str) and isinstance(task.options, dict) else None
 
 
 def _popped(message: MessageProxy) -> PoppedMessage:

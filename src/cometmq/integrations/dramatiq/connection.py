@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,7 +39,6 @@ class Connection:
     def _forget(self) -> None:
         """Begin anew in a forked child, which has none of these connections."""
         self._lock = threading.Lock()
-        self._pid = os.getpid()
         self._producer: SyncProducer | None = None
         self._consumer: SyncSimpleConsumer | None = None
         self._topics: set[str] = set()
