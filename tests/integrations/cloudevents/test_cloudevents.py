@@ -85,6 +85,12 @@ def test_a_message_without_an_event_is_an_error() -> None:
         from_message(structured)
 
 
+def test_an_event_that_is_nested_too_deeply_is_malformed() -> None:
+    message = Message("events", b"[" * 100_000, properties={"CE_contenttype": "application/cloudevents+json"})
+    with pytest.raises(ValueError, match="malformed"):
+        from_message(message)
+
+
 def test_an_empty_attribute_needs_structured_mode() -> None:
     event = event_of({}, note="")
     with pytest.raises(ValueError, match="note is empty"):

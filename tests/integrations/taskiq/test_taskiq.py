@@ -135,9 +135,11 @@ async def test_wrong_use_is_an_error(cluster: Cluster) -> None:
         await note.kiq()
     assert isinstance(raised.value.__cause__, ClientStateError)
     await broker.startup()
-    with pytest.raises(SendTaskError) as raised:
-        await note.kicker().with_labels(delay="soon").kiq()
-    assert "must be a number" in str(raised.value.__cause__)
+    wrong: list[dict[str, Any]] = [{"delay": "soon"}, {"delay": "nan"}, {"delay": 1e300}, {"priority": float("inf")}]
+    for labels in wrong:
+        with pytest.raises(SendTaskError) as raised:
+            await note.kicker().with_labels(**labels).kiq()
+        assert "must be a number" in str(raised.value.__cause__), labels
     await broker.shutdown()
     with pytest.raises(QueueNameError):
         CometMQBroker(queue_name="x" * 200)

@@ -27,6 +27,15 @@ _DATA_CONTENT_TYPE: Final = "datacontenttype"
 _TIME: Final = "time"
 _STRUCTURED: Final = "application/cloudevents"
 _NO_DATA: Final = b"\0"
+_MALFORMED: Final = (
+    CloudEventValidationError,
+    AttributeError,
+    LookupError,
+    OverflowError,
+    RecursionError,
+    TypeError,
+)
+"""Errors of the SDK for events that are malformed, besides ``ValueError``."""
 
 
 def to_binary(event: BaseCloudEvent, topic: str, event_format: Format | None = None) -> Message:
@@ -73,7 +82,7 @@ def from_message(
     """
     try:
         return _read(message, event_format or JSONFormat(), event_factory)
-    except (CloudEventValidationError, AttributeError, LookupError, OverflowError, TypeError) as error:
+    except _MALFORMED as error:
         raise ValueError(f"the message contains a malformed CloudEvent: {error}") from error
 
 

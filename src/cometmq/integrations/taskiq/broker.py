@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
@@ -17,6 +18,7 @@ from cometmq.threads import in_thread
 _DELAY: Final = "delay"
 _PRIORITY: Final = "priority"
 _QUEUE: Final = "queue_name"
+_MAX_NUMBER: Final = 2**31 - 1
 _TASK: Final = "TASK"
 """The property with the name of a message's task."""
 
@@ -140,10 +142,10 @@ class CometMQBroker(AsyncBroker):
 def _number(labels: Mapping[str, Any], name: str) -> float:
     """Return a label as a number; 0 if there is none.
 
-    :raises ValueError: the label is not a number.
+    :raises ValueError: the label is not a number, or is too large.
     """
     value = labels.get(name) or 0
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise ValueError(f"the label {name} must be a number, not {value!r:.100}") from None
+    with suppress(TypeError, ValueError, OverflowError):
+        if abs(number := float(value)) <= _MAX_NUMBER:
+            return number
+    raise ValueError(f"the label {name} must be a number up to {_MAX_NUMBER:,}, not {value!r:.100}")
