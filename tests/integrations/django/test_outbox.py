@@ -20,8 +20,10 @@ from tests.integrations.django.project.tasks import add
 from cometmq.client import Credentials, Security
 from cometmq.integrations.django import worker
 from cometmq.integrations.django.backend import TaskNotSentError
+from cometmq.integrations.django.connections import CONNECTIONS
 from cometmq.integrations.django.models import StoredTask
 from cometmq.testing import SyncCluster
+from cometmq.testing.link import Direction
 
 AWAY = "127.0.0.1:1"
 
@@ -64,6 +66,19 @@ def test_a_worker_sends_what_was_not_sent(broker: SyncCluster, monkeypatch: pyte
     call("cometmq_worker", burst=True)
     result.refresh()
     assert result.return_value == 3
+
+
+def test_a_copy_of_a_task_has_an_id_of_its_own(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two messages with one ID would be one that comes again: both would run at the same time."""
+    with SyncCluster(links=True) as cluster:
+        monkeypatch.setenv("NAMESRV_ADDR", cluster.namesrv_address)
+        add.enqueue(1, 2)
+        cluster.run(lambda running: running.link(0).cut_after(0, Direction.TO_CLIENT))
+        add.enqueue(3, 4)  # the broker stores it, and its answer is lost
+        assert [row.send_error for row in StoredTask.objects.all()] == ["", ""]
+        with cluster.inbox("django-default") as inbox:
+            assert len({message.msg_id for message in inbox.expect(3)}) == 3
+        CONNECTIONS.close()
 
 
 def test_without_a_table_the_error_is_raised(database: Path) -> None:

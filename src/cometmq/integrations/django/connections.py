@@ -8,8 +8,17 @@ from typing import Final
 
 from django.db import connections as databases
 
-from cometmq.client import Message, ProducerConfig, RemotingError, RouteNotFoundError, SendFailedError
+from cometmq.client import (
+    AccessDeniedError,
+    Message,
+    ProducerConfig,
+    RemotingError,
+    RouteNotFoundError,
+    SendFailedError,
+)
+from cometmq.client.retries import RETRY_RESPONSE_CODES
 from cometmq.client.sync import SyncProducer
+from cometmq.clock import SYSTEM_CLOCK
 from cometmq.errors import CometMQError
 from cometmq.integrations.django.options import BackendOptions
 from cometmq.integrations.queues import ensure_topic
@@ -17,14 +26,25 @@ from cometmq.threads import call_in_forked_children
 
 logger: Final = logging.getLogger("cometmq.django")
 
+SEND_ATTEMPTS: Final = 3
+"""Maximum number of times a message is sent."""
+
 
 class Connection:
-    """A started producer, and the topics that it has seen."""
+    """A started producer, and the topics that it has seen.
+
+    A repeated send is a message with another ID. The producer's own retries have the same ID, by which the row of a
+    task knows the message that comes again after its worker died: so both copies would run.
+    """
 
     def __init__(self, options: BackendOptions) -> None:
         self._options = options
         self._topics: set[str] = set()
-        config = ProducerConfig(send_timeout_s=options.send_timeout_s, max_message_bytes=options.max_message_bytes)
+        config = ProducerConfig(
+            send_timeout_s=options.send_timeout_s,
+            max_message_bytes=options.max_message_bytes,
+            retry_times_when_send_failed=0,
+        )
         self._producer = SyncProducer(
             f"{options.prefix}-producer", options.namesrv, config=config, security=options.security
         )
@@ -39,7 +59,15 @@ class Connection:
             options = self._options
             ensure_topic(options.namesrv, options.security, message.topic, options.priority_levels)
             self._topics.add(message.topic)
-        return self._producer.send(message).msg_id
+        deadline = SYSTEM_CLOCK.monotonic() + self._options.send_timeout_s
+        attempts, left_s = 0, self._options.send_timeout_s
+        while True:
+            try:
+                return self._producer.send(message, timeout_s=left_s).msg_id
+            except CometMQError as error:
+                attempts, left_s = attempts + 1, deadline - SYSTEM_CLOCK.monotonic()
+                if attempts == SEND_ATTEMPTS or left_s <= 0 or not _may_repeat(error):
+                    raise
 
     def close(self) -> None:
         """Close the producer."""
@@ -80,6 +108,13 @@ CONNECTIONS: Final = Connections()
 def is_away(failure: CometMQError | None) -> bool:
     """Return whether a request failed because no server answers, so that others would fail as well."""
     return isinstance(failure, RemotingError | RouteNotFoundError | SendFailedError)
+
+
+def _may_repeat(failure: CometMQError) -> bool:
+    """Return whether a repeated send may succeed, as the producer decides."""
+    if isinstance(failure, AccessDeniedError):
+        return False
+    return is_away(failure) or getattr(failure, "code", None) in RETRY_RESPONSE_CODES
 
 
 def close_old_databases() -> None:
