@@ -1,18 +1,18 @@
-"""Names of other tools' queues as names of topics: any characters, without collisions, and back again.
+"""Names of other tools' queues as names of topics: any characters, without collisions.
 
-A queue's topic is ``<prefix>-<queue>``. Letters, digits, ``_`` and ``-`` stay as they are; every other byte of the
-queue's UTF-8 is written as ``%`` and two hexadecimal digits, as in a URL.
+A queue's topic is ``<prefix>-<queue>``, and its group is ``<prefix>``. Letters, digits, ``_`` and ``-`` stay as they
+are; every other byte of the queue's UTF-8 is written as ``%`` and two hexadecimal digits, as in a URL.
 """
 
 from __future__ import annotations
 
 import re
 from typing import Final
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from cometmq.errors import CometMQError
 from cometmq.limits import MAX_TOPIC_CHARS
-from cometmq.message.names import is_system_group, is_system_topic
+from cometmq.message.names import is_system_group, is_system_topic, retry_topic
 
 MAX_PREFIX_CHARS: Final = 40
 _PREFIX: Final = re.compile(r"[a-zA-Z0-9_-]+")
@@ -30,10 +30,9 @@ def quoted(name: str) -> str:
     return quote(name, safe="").replace(".", "%2E").replace("~", "%7E")
 
 
-def topic_of(prefix: str, queue: str, *, reserved_chars: int = 0) -> str:
-    """Return the topic of a queue.
+def topic_of(prefix: str, queue: str) -> str:
+    """Return the topic of a queue; it is short enough for the name of the group's retry topic.
 
-    :param reserved_chars: number of characters that other names add to the topic's name, for example a retry topic's.
     :raises QueueNameError: the name is empty, is no Unicode text or is too long, or the prefix has other characters.
     """
     is_usual = _PREFIX.fullmatch(prefix) is not None and len(prefix) <= MAX_PREFIX_CHARS
@@ -46,7 +45,7 @@ def topic_of(prefix: str, queue: str, *, reserved_chars: int = 0) -> str:
         topic = f"{prefix}-{quoted(queue)}"
     except UnicodeEncodeError:
         raise QueueNameError(f"the queue name {queue[:100]!r} is not valid Unicode text") from None
-    most = MAX_TOPIC_CHARS - reserved_chars
+    most = MAX_TOPIC_CHARS - len(f"{retry_topic(prefix)}_")
     if not queue or len(topic) > most:
         raise QueueNameError(
             f"the queue name {queue[:100]!r} is {'empty' if not queue else 'too long'}: its topic {topic[:200]} has "
@@ -54,15 +53,3 @@ def topic_of(prefix: str, queue: str, *, reserved_chars: int = 0) -> str:
             next_step="use a shorter name; a character other than letters, digits, _ and - takes 3 to 12",
         )
     return topic
-
-
-def queue_of(prefix: str, topic: str) -> str | None:
-    """Return the queue of a topic in its own spelling, or ``None`` if the topic belongs to no queue of the prefix."""
-    start = f"{prefix}-"
-    if not topic.startswith(start) or topic == start:
-        return None
-    try:
-        queue = unquote(topic.removeprefix(start), errors="strict")
-        return queue if topic_of(prefix, queue) == topic else None
-    except (UnicodeDecodeError, QueueNameError):
-        return None

@@ -22,8 +22,6 @@ from cometmq.integrations.names import topic_of
 
 log = logging.getLogger(__name__)
 
-_RETRY_CHARS = len("%RETRY%_")
-
 
 @dataclass(frozen=True, kw_only=True)
 class QueueOptions:
@@ -56,7 +54,7 @@ class QueueOptions:
 
         :raises QueueNameError: the name cannot be part of a topic's name.
         """
-        return topic_of(self.prefix, queue, reserved_chars=_RETRY_CHARS + len(self.prefix))
+        return topic_of(self.prefix, queue)
 
     def consumer(self) -> SimpleConsumerConfig:
         """Return the options of the consumer."""

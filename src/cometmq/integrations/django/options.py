@@ -17,8 +17,6 @@ PRIORITY_MAX: Final = 100
 """The range of Django's priorities."""
 MAX_LEVELS: Final = PRIORITY_MAX - PRIORITY_MIN + 1
 MAX_ATTEMPTS: Final = 16
-RETRY_NAME_CHARS: Final = len("%RETRY%") + 1
-"""Characters that the name of a group's retry topic adds to the names of group and topic."""
 
 
 class OptionError(CometMQError, ValueError):
@@ -103,7 +101,7 @@ class BackendOptions:
 
         :raises QueueNameError: the queue's name cannot be part of a topic's name.
         """
-        return topic_of(self.prefix, queue, reserved_chars=RETRY_NAME_CHARS + len(self.prefix))
+        return topic_of(self.prefix, queue)
 
     def level(self, priority: int) -> int:
         """Return the priority of a message, a queue of the topic, for the priority of a task."""
