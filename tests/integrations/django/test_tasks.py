@@ -298,14 +298,15 @@ def test_a_message_that_is_no_task_becomes_a_dead_letter(project: SyncCluster, b
 )
 def test_a_task_whose_code_is_not_there_has_failed_and_the_worker_goes_on(path: str) -> None:
     """RealOrangeOne/django-tasks#190: the worker stood still after an ImportError."""
-    bad, good = add.enqueue(1, 2), add.enqueue(1, 2)
-    StoredTask.objects.filter(pk=bad.id).update(path=path)
-    task_backends["default"].send(results.order_of(StoredTask.objects.get(pk=bad.id)))
-    StoredTask.objects.filter(pk=bad.id).update(path="tests.integrations.django.project.tasks.add", status="READY")
+    order = Order(id="bad", path=path, args=[], kwargs={}, queue_name="default", enqueued_at=timezone.now())
+    results.add(order, "default", "default")
+    task_backends["default"].send(order)
+    good = add.enqueue(1, 2)
     work()
-    bad.refresh()
+    bad = StoredTask.objects.get(pk="bad")
     good.refresh()
-    assert (bad.status, good.status) in (("FAILED", "SUCCESSFUL"), ("SUCCESSFUL", "SUCCESSFUL"))
+    assert (bad.status, good.status) == ("FAILED", "SUCCESSFUL")
+    assert "TaskPathError" in bad.errors
 
 
 def test_a_task_whose_row_was_deleted_becomes_a_dead_letter(project: SyncCluster) -> None:

@@ -92,6 +92,20 @@ def test_a_task_that_kills_each_worker_ends(broker: SyncCluster, start: Start, t
     assert has_lines(tmp_path / "notes", 3)()
 
 
+@pytest.mark.cometmq(real_time=False)
+def test_with_one_attempt_a_task_is_started_once(
+    broker: SyncCluster, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASKS_OPTIONS", json.dumps({"invisible_s": 10, "max_attempts": 1}))
+    result = die.enqueue(str(tmp_path / "notes"))
+    assert start().wait(60) == -signal.SIGKILL
+    broker.skip(11)
+    start()
+    wait_for(is_finished(result), "the end")
+    assert (result.status, result.attempts) == ("FAILED", 1)
+    assert (tmp_path / "notes").read_text() == "attempt\n"
+
+
 def test_a_stopped_worker_finishes_its_task_and_takes_no_other(start: Start, tmp_path: Path) -> None:
     """celery/celery#2700: SIGTERM ended tasks at once."""
     file = tmp_path / "notes"

@@ -188,6 +188,18 @@ def test_a_consumer_has_no_more_messages_than_it_may(broker: CometMQBroker) -> N
     consumer.close()
 
 
+def test_a_message_that_no_actor_takes_is_a_dead_letter(cluster: SyncCluster, broker: CometMQBroker) -> None:
+    @dramatiq.actor(broker=broker)
+    def note() -> None: ...
+
+    gone: dramatiq.Message[None] = dramatiq.Message("default", "gone", (), {}, {})
+    broker.enqueue(gone)
+    with working(broker) as worker:
+        broker.join("default", timeout=20_000)
+        worker.join()
+    assert [task.actor_name for task in dead_letters(cluster)] == ["gone"]
+
+
 def body_with(**fields: Any) -> bytes:
     usual = {"queue_name": "default", "actor_name": "a", "args": [], "kwargs": {}, "options": {}}
     return json.dumps({**usual, **fields}).encode()
