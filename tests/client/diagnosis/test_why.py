@@ -11,7 +11,7 @@ from tests.broker.pop.popping import GROUP as POP_GROUP
 from tests.broker.pop.popping import TOPIC, Popper
 from tests.broker.replication.following import connect
 
-from cometmq.client import Admin, Message, Producer
+from cometmq.client import Admin, Message, Producer, SimpleConsumer
 from cometmq.client.consumer.config import ConsumeFromWhere, PushConfig
 from cometmq.client.consumer.listener import Retry
 from cometmq.client.consumer.push_consumer import PushConsumer
@@ -341,6 +341,15 @@ def test_an_id_has_the_time_at_which_it_was_made() -> None:
 def test_ids_from_anywhere_have_a_time_or_none(wrong: str) -> None:
     made = made_about_ms(wrong, 1_700_000_000_000)
     assert made is None or isinstance(made, int)
+
+
+async def test_members_that_pop_own_no_queues(cluster: Cluster, admin: Admin) -> None:
+    async with SimpleConsumer(GROUP, {"orders": "*"}, instance=cluster.client_instance()):
+        result = await cluster.send(Message("orders", b"x"))
+        found = await why(admin, result.msg_id)
+    (owner,) = [check for check in found.checks if check.name == "queue owner"]
+    assert owner.verdict is Verdict.UNKNOWN
+    assert cause(found).name == "position"
 
 
 async def test_a_popped_message_may_be_in_flight(clock: VirtualClock) -> None:

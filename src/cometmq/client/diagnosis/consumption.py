@@ -236,7 +236,7 @@ def owner(facts: GroupFacts, message: MessageExt) -> Check:
     name = "queue owner"
     place = f"queue {message.queue_id} on {message.broker_name}"
     known = {client: info for client, info in facts.infos.items() if isinstance(info, ConsumerRunningInfo)}
-    if not known:
+    if not any(info.mq_table for info in known.values()):  # members that pop own no queues
         return Check(name, Verdict.UNKNOWN, "No member reports which queues it reads.")
     for client, info in known.items():
         state = _queue_state(info, message)
@@ -249,7 +249,7 @@ def owner(facts: GroupFacts, message: MessageExt) -> Check:
             )
         pulled = f", and pulled last at {moment(state.last_pull_timestamp)}" if state.last_pull_timestamp else ""
         return Check(name, Verdict.RULED_OUT, f"Member {quote(client)} reads {place}{pulled}.")
-    if len(known) < len(facts.members) or facts.uses_pop:
+    if len(known) < len(facts.members):
         return Check(name, Verdict.UNKNOWN, f"No member that answers reads {place}; the others may.")
     evidence = f"No member reads {place}: the members have not divided the queues yet, or differently."
     return Check(name, Verdict.CAUSE, evidence, "Wait for the next rebalance (20 s); check that client ids differ.")

@@ -26,9 +26,6 @@ ASKED_MEMBERS: Final = 64
 """Maximum number of members that are asked for their state."""
 
 
-_POP: Final = "CONSUME_POP"
-
-
 @dataclass(frozen=True)
 class Retries:
     """The copies of a message that its group failed to consume."""
@@ -76,11 +73,6 @@ class GroupFacts:
     def model(self) -> str:
         """Return ``CLUSTERING`` or ``BROADCASTING``, or an empty text if it is not known."""
         return "" if isinstance(self.connection, Unavailable) else (self.connection.message_model or "")
-
-    @property
-    def uses_pop(self) -> bool:
-        """Return whether the members pop messages, so that none of them has queues of its own."""
-        return not isinstance(self.connection, Unavailable) and self.connection.consume_type == _POP
 
     def subscriptions(self, topic: str) -> dict[str, SubscriptionData | None]:
         """Return each member's subscription to a topic, by client id; None if the member does not subscribe to it.
