@@ -8,19 +8,25 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
 from cometmq.client import (
     AccessDeniedError,
     BrokerError,
     PoppedMessage,
+    RemotingError,
     RouteNotFoundError,
     Security,
+    SendFailedError,
     SimpleConsumerConfig,
 )
 from cometmq.client.sync import SyncAdmin
 from cometmq.integrations.names import topic_of
 
 log = logging.getLogger(__name__)
+
+AWAY: Final = (RemotingError, RouteNotFoundError, SendFailedError)
+"""Errors of requests that no server answers."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,20 +8,13 @@ from typing import Final
 
 from django.db import connections as databases
 
-from cometmq.client import (
-    AccessDeniedError,
-    Message,
-    ProducerConfig,
-    RemotingError,
-    RouteNotFoundError,
-    SendFailedError,
-)
+from cometmq.client import AccessDeniedError, Message, ProducerConfig
 from cometmq.client.retries import RETRY_RESPONSE_CODES
 from cometmq.client.sync import SyncProducer
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.errors import CometMQError
 from cometmq.integrations.django.options import BackendOptions
-from cometmq.integrations.queues import ensure_topic
+from cometmq.integrations.queues import AWAY, ensure_topic
 from cometmq.threads import call_in_forked_children
 
 logger: Final = logging.getLogger("cometmq.django")
@@ -107,7 +100,7 @@ CONNECTIONS: Final = Connections()
 
 def is_away(failure: CometMQError | None) -> bool:
     """Return whether a request failed because no server answers, so that others would fail as well."""
-    return isinstance(failure, RemotingError | RouteNotFoundError | SendFailedError)
+    return isinstance(failure, AWAY)
 
 
 def _may_repeat(failure: CometMQError) -> bool:

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 from dramatiq.errors import ConnectionClosed
 
-from cometmq.client import RemotingError, RouteNotFoundError, Security, SendFailedError
+from cometmq.client import Security
 from cometmq.client.sync import SyncProducer, SyncSimpleConsumer
-from cometmq.integrations.queues import QueueOptions, ensure_topic, log_lost
+from cometmq.integrations.queues import AWAY, QueueOptions, ensure_topic, log_lost
 from cometmq.threads import call_in_forked_children
 
 
@@ -22,7 +22,7 @@ def as_dramatiq() -> Iterator[None]:
     """
     try:
         yield
-    except (RemotingError, RouteNotFoundError, SendFailedError) as error:
+    except AWAY as error:
         raise ConnectionClosed(str(error)) from error  # type: ignore[no-untyped-call]
 
 
