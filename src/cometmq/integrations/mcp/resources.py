@@ -99,7 +99,9 @@ async def list_clusters(call: Call, parameters: ClusterParameters) -> dict[str, 
         known = [info.broker_addr_table[broker] for broker in brokers if broker in info.broker_addr_table]
         status = "healthy" if any(MASTER_ID in broker.broker_addrs for broker in known) else "offline"
         if parameters.status in (UNSET, status):
-            items.append({"id": name, "name": name, "type": "V4_DIRECT", "status": status, "brokers": sorted(brokers)})
+            shown = call.untrusted.name(name)
+            names = list(map(call.untrusted.name, sorted(brokers)))
+            items.append({"id": shown, "name": shown, "type": "V4_DIRECT", "status": status, "brokers": names})
     return {"items": items}
 
 
@@ -139,20 +141,22 @@ async def describe_broker(call: Call, parameters: OneBroker) -> dict[str, Any]:
         raise CometMQError(f"there is no broker {name}", next_step=f"choose one of: {', '.join(masters)}")
     table = await tried(call.admin.runtime_info(masters[name]))
     info = await call.admin.cluster_info()
-    replicas = {str(number): at for number, at in info.broker_addr_table[name].broker_addrs.items()}
+    addresses = info.broker_addr_table[name].broker_addrs
+    replicas = {str(number): call.untrusted.name(at) for number, at in addresses.items()}
     fields = _broker(call, name, masters[name], table)
     return {"brokerName": fields.pop("name"), **fields, "brokerAddrs": replicas}
 
 
 def _broker(call: Call, name: str, address: str, table: dict[str, str] | Unavailable | None) -> dict[str, Any]:
-    row: dict[str, Any] = {"name": name, "addr": address, "version": None, "status": "offline"}
+    clean = call.untrusted.name
+    row: dict[str, Any] = {"name": clean(name), "addr": clean(address), "version": None, "status": "offline"}
     if table is None or isinstance(table, Unavailable):
         reason = "no answer" if table is None else call.untrusted.sentence(table.reason)
         return {**row, "diskUsage": 0, "tpsIn": 0, "tpsOut": 0, "runtimeStatsAvailable": False, "reason": reason}
     state = BrokerStatus.of(table)
     return {
         **row,
-        "version": state.version,
+        "version": call.untrusted.optional(state.version),
         "status": "online",
         "diskUsage": state.disk_used_percent or 0,
         "tpsIn": state.in_per_s or 0,
@@ -174,7 +178,7 @@ async def list_topics(call: Call, parameters: TopicsParameters) -> dict[str, Any
         names = [name for name in names if types.get(name, MESSAGE_TYPES[0]) == parameters.type]
     shown = parameters.page.of(names)
     routes = await call.admin.topic_routes(shown)
-    items = [_topic(name, routes[name], types) for name in shown if name in routes]
+    items = [_topic(call, name, routes[name], types) for name in shown if name in routes]
     return {"items": items, **parameters.page.fields(names)}
 
 
@@ -186,11 +190,12 @@ async def _types(call: Call) -> dict[str, str] | None:
     return {name: type_of(config) for table in tables.values() for name, config in table.items()}
 
 
-def _topic(name: str, route: TopicRouteData, types: dict[str, str] | None) -> dict[str, Any]:
+def _topic(call: Call, name: str, route: TopicRouteData, types: dict[str, str] | None) -> dict[str, Any]:
     perm = 0
     for data in route.queue_datas:
         perm |= data.perm
-    row: dict[str, Any] = {"name": name, "clusterId": next((one.cluster for one in route.broker_datas), "")}
+    cluster = next((call.untrusted.name(one.cluster) for one in route.broker_datas), "")
+    row: dict[str, Any] = {"name": call.untrusted.name(name), "clusterId": cluster}
     if types is not None:
         row["type"] = types.get(name, MESSAGE_TYPES[0])
     return {
@@ -206,16 +211,17 @@ def permission(bits: int) -> str:
     return next((word for word, wanted in PERMISSIONS.items() if bits & PERMISSIONS["RW"] == wanted), "NONE")
 
 
-def _routes(route: TopicRouteData) -> list[dict[str, Any]]:
+def _routes(call: Call, route: TopicRouteData) -> list[dict[str, Any]]:
+    clean = call.untrusted.name
     addresses = {broker.broker_name: broker.broker_addrs for broker in route.broker_datas}
     rows = []
     for data in sorted(route.queue_datas, key=lambda one: one.broker_name)[:MAX_ROWS]:
         replicas = addresses.get(data.broker_name, {})
         rows.append(
             {
-                "brokerName": data.broker_name,
-                "masterAddr": replicas.get(MASTER_ID, ""),
-                "brokerAddrs": {str(number): address for number, address in sorted(replicas.items())},
+                "brokerName": clean(data.broker_name),
+                "masterAddr": clean(replicas[MASTER_ID]) if MASTER_ID in replicas else "",
+                "brokerAddrs": {str(number): clean(address) for number, address in sorted(replicas.items())},
                 "replicaCount": len(replicas),
                 "writeQueues": data.write_queue_nums,
                 "readQueues": data.read_queue_nums,
@@ -230,7 +236,7 @@ def _routes(route: TopicRouteData) -> list[dict[str, Any]]:
 
 async def route_of_topic(call: Call, parameters: OneTopic) -> dict[str, Any]:
     """Show a topic's brokers and queues."""
-    return {"items": _routes(await call.admin.topic_route(parameters.topic_name))}
+    return {"items": _routes(call, await call.admin.topic_route(parameters.topic_name))}
 
 
 async def describe_topic(call: Call, parameters: OneTopic) -> dict[str, Any]:
@@ -240,14 +246,14 @@ async def describe_topic(call: Call, parameters: OneTopic) -> dict[str, Any]:
     found = await tried(call.admin.topic_types(name))
     types = None if isinstance(found, Unavailable) else {name: next(iter(found.values()), MESSAGE_TYPES[0])}
     groups = await tried(call.admin.groups_of_topic(name))
-    result: dict[str, Any] = {"instanceId": INSTANCE, **_topic(name, route, types)}
+    result: dict[str, Any] = {"instanceId": INSTANCE, **_topic(call, name, route, types)}
     result["consumerGroups"] = [] if isinstance(groups, Unavailable) else await _groups_of(call, name, groups)
-    result["routes"] = _routes(route)
+    result["routes"] = _routes(call, route)
     stats = await tried(call.admin.topic_stats(name))
     if not isinstance(stats, Unavailable):
         result["queueStats"] = [
             {
-                "brokerName": queue.broker_name,
+                "brokerName": call.untrusted.name(queue.broker_name),
                 "queueId": queue.queue_id,
                 "minOffset": offsets.min_offset,
                 "maxOffset": offsets.max_offset,
@@ -324,7 +330,7 @@ async def describe_group(call: Call, parameters: OneGroup) -> dict[str, Any]:
         "consumeEnabled": config.consume_enable,
         "subscriptions": _subscriptions(call, group, connection, different),
         "health": {"status": status, "reasons": reasons},
-        "progress": {"totalLag": lag, "queues": _queues(own)},
+        "progress": {"totalLag": lag, "queues": _queues(call, own)},
         "clients": {"totalClients": len(members), "clients": clients},
     }
     if connection.connection_set:
@@ -348,12 +354,12 @@ def _subscriptions(
     ]
 
 
-def _queues(progress: list[QueueProgress]) -> list[dict[str, Any]]:
+def _queues(call: Call, progress: list[QueueProgress]) -> list[dict[str, Any]]:
     """Return the queues with the most lag first."""
     return [
         {
-            "topic": one.queue.topic,
-            "broker": one.queue.broker_name,
+            "topic": call.untrusted.name(one.queue.topic),
+            "broker": call.untrusted.name(one.queue.broker_name),
             "queueId": one.queue.queue_id,
             "brokerOffset": one.broker_offset,
             "consumerOffset": one.consumer_offset,

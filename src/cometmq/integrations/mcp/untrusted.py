@@ -21,6 +21,7 @@ from cometmq.visible import visible
 MASK: Final = "***"
 _PLAIN: Final = re.compile(r"[\w%.:@|#+/=-]{1,80}", re.ASCII)
 """A name that cannot contain a sentence."""
+_NAME: Final = re.compile(r"[\w%|.:\[\]-]{1,255}", re.ASCII)
 _MARK: Final = re.compile(r"<(?=/?\s{0,8}untrusted)", re.IGNORECASE)
 _SECRET_NAME: Final = (
     r"(?:pass(?:word|wd|phrase)|pwd|secret|token|api[-_]?key|private[-_]?key|credential|authorization"
@@ -90,6 +91,12 @@ class Untrusted:
         for pattern in self._masks:
             text = pattern.sub(MASK, text)
         return text
+
+    def name(self, text: str) -> str:
+        """Return the name of a topic, broker or cluster, or an address: marked if it is no usual one, because any
+        program can register as a broker.
+        """
+        return text if _NAME.fullmatch(text) else self.text(text)
 
     def text(self, text: str) -> str:
         """Return a tag, key, property or client id: as it is if it can only be a name, otherwise marked."""
