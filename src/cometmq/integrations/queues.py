@@ -22,6 +22,7 @@ from cometmq.client import (
 )
 from cometmq.client.sync import SyncAdmin
 from cometmq.integrations.names import topic_of
+from cometmq.visible import visible
 
 log = logging.getLogger(__name__)
 
@@ -94,4 +95,5 @@ def ensure_topic(namesrv: str | None, security: Security | None, topic: str, lev
 
 def log_lost(message: PoppedMessage) -> None:
     """Log that another worker may run a task that still runs."""
-    log.error("another worker may run the task of message %s of topic %s", message.msg_id, message.topic)
+    name, topic = visible(message.msg_id), visible(message.topic)
+    log.error("another worker may run the task of message %s of topic %s", name, topic)

@@ -16,6 +16,7 @@ from django.db import connection, transaction
 from django.test import TestCase, override_settings
 from django.utils import timezone
 from tests.helpers.pace import Patience
+from tests.integrations.damaged import send_damaged
 from tests.integrations.django.project import tasks
 from tests.integrations.django.project.tasks import (
     add,
@@ -371,6 +372,23 @@ def test_a_task_is_given_back_while_the_database_fails(project: SyncCluster, mon
     run_worker()
     result.refresh()
     assert (result.return_value, result.attempts) == (3, 1)
+
+
+@pytest.mark.cometmq(real_time=False)
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_a_message_that_cannot_be_ended_comes_again_soon(project: SyncCluster, is_damaged: bool) -> None:
+    """It would be renewed for a day otherwise, as if its task ran."""
+    add.enqueue(1, 2)
+    if is_damaged:
+        project.call(send_damaged(project.cluster, "django-default"))
+    else:  # it is to be sent again later, to a queue that cannot exist
+        order = Order(id="i", path="x", args=[], kwargs={}, queue_name="x" * 200, run_after=run_later(hours=1))
+        project.send(Message("django-default", order.body()))
+    first = work()
+    project.skip(11)
+    second = work()
+    for lines in (first, second):
+        assert len([line for line in lines if "the broker may deliver its task again" in line]) == 1, lines
 
 
 @pytest.mark.cometmq(real_time=False)

@@ -53,7 +53,7 @@ OUTBOX_TASKS: Final = 100
 PAUSES_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds to wait after errors of a broker or the database in a row."""
 GIVE_BACK_S: Final = 10.0
-"""Seconds after which a task that could not be started is delivered again, doubled each time."""
+"""Seconds after which a task that could not be started or ended is delivered again, doubled each time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,11 +213,17 @@ class Worker:
             self._settle(message, verdict)
             self._failures = 0
         except DatabaseError as error:
-            self._give_back(message, error)
+            logger.error(
+                "message %s: the database fails, the task is delivered again: %s", visible(message.msg_id), error
+            )
+            self._give_back(message)
+            self._pause("using the database", error)
         except CometMQError as error:
-            logger.error("message %s: the broker may deliver its task again: %s", message.msg_id, error)
+            logger.error("message %s: the broker may deliver its task again: %s", visible(message.msg_id), error)
+            self._give_back(message)
         except Exception:
-            logger.exception("message %s: the broker delivers its task again", message.msg_id)
+            logger.exception("message %s: the broker delivers its task again", visible(message.msg_id))
+            self._give_back(message)
         finally:
             del self._tasks[id(message)]
             if self._pool is not None:
@@ -230,22 +236,20 @@ class Worker:
             self._consumer.change_invisible(message, verdict.seconds)
             return
         if verdict.what is What.DEAD:
-            logger.error("message %s becomes a dead letter: %s", message.msg_id, visible(verdict.reason))
+            logger.error("message %s becomes a dead letter: %s", visible(message.msg_id), visible(verdict.reason))
             self._consumer.reject(message)
             return
         if verdict.what is What.DELAY_AGAIN and verdict.order is not None:
             CONNECTIONS.of(self._options).send(verdict.order.message(self._options))
         self._consumer.ack(message)
 
-    def _give_back(self, message: Any, error: DatabaseError) -> None:
-        """Have a task delivered again later, since the database does not answer."""
+    def _give_back(self, message: Any) -> None:
+        """Have a task delivered again later; without this, its message would be renewed like that of a running task."""
         seconds = min(GIVE_BACK_S * 2.0 ** (message.delivery_attempt - 1), 3_600.0)
-        logger.error("message %s: the database fails, the task is delivered again: %s", message.msg_id, error)
         try:
             self._consumer.change_invisible(message, seconds)
         except CometMQError as failure:
-            logger.error("message %s: the broker may deliver its task again: %s", message.msg_id, failure)
-        self._pause("using the database", error)
+            logger.error("message %s: the broker may deliver its task again: %s", visible(message.msg_id), failure)
 
     def _send_unsent(self) -> None:
         """Send tasks that were enqueued but not sent, now and then."""

@@ -1,0 +1,21 @@
+"""A message that no consumer can decompress."""
+
+from __future__ import annotations
+
+from tests.broker.wire import send_header
+
+from cometmq.message.sysflag import COMPRESSED
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.testing import Cluster
+
+BODY = b"no zlib"
+
+
+async def send_damaged(cluster: Cluster, topic: str) -> None:
+    """Send a message whose flags say that it is compressed."""
+    instance = cluster.client_instance()
+    instance.acquire()
+    header = send_header(topic, sys_flag=COMPRESSED)
+    answer = await instance.remoting.invoke(cluster.broker(0).address, RequestCode.SEND_MESSAGE_V2, header, BODY)
+    assert answer.code == ResponseCode.SUCCESS
+    await instance.release()
