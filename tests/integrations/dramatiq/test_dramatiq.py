@@ -20,6 +20,7 @@ from dramatiq import Worker
 from dramatiq.errors import ConnectionClosed, QueueJoinTimeout, Retry
 from dramatiq.middleware import Retries
 from tests.helpers.waiting import wait_for
+from tests.integrations.damaged import BODY, send_damaged
 
 from cometmq.client import ClientStateError, Message
 from cometmq.client.sync import SyncAdmin, SyncPullConsumer
@@ -217,6 +218,15 @@ def test_a_body_that_is_no_message_is_a_dead_letter(cluster: SyncCluster, broker
     with SyncPullConsumer("tools", cluster.namesrv_address) as reader:
         found = [m.body for queue in reader.queues("%DLQ%dramatiq") for m in reader.pull(queue, 0).messages]
     assert found == [body]
+
+
+def test_a_body_that_is_damaged_is_a_dead_letter(cluster: SyncCluster, broker: CometMQBroker) -> None:
+    consumer = broker.consume("default", timeout=100)
+    cluster.call(send_damaged(cluster.cluster, "dramatiq-default"))
+    assert next(consumer) is None
+    with SyncPullConsumer("tools", cluster.namesrv_address) as reader:
+        found = [m.stored_body for queue in reader.queues("%DLQ%dramatiq") for m in reader.pull(queue, 0).messages]
+    assert found == [BODY]
 
 
 def test_a_message_whose_repetition_cannot_be_sent_is_not_lost(

@@ -17,6 +17,7 @@ import pytest
 from taskiq.api import run_receiver_task
 from taskiq.exceptions import SendTaskError
 from tests.helpers.waiting import until, wait_for
+from tests.integrations.damaged import send_damaged
 
 from cometmq.client import ClientStateError, SimpleConsumer
 from cometmq.integrations.names import QueueNameError
@@ -123,6 +124,22 @@ async def test_tasks_that_were_not_begun_are_given_back(cluster: Cluster) -> Non
     await other.startup()
     assert len([task async for task in taken(other, 3)]) == 3
     await other.shutdown()
+
+
+async def test_a_body_that_is_damaged_is_a_dead_letter(cluster: Cluster) -> None:
+    """An error would end the worker, each time the message comes again."""
+    broker = broker_at(cluster)
+
+    @broker.task
+    async def note(text: str) -> None: ...
+
+    await broker.startup()
+    await send_damaged(cluster, "taskiq-default")
+    await note.kiq("after")
+    (task,) = [task async for task in taken(broker, 1)]
+    assert broker.formatter.loads(task.data).args == ["after"]
+    assert cluster.has_topic("%DLQ%taskiq")
+    await broker.shutdown()
 
 
 async def test_wrong_use_is_an_error(cluster: Cluster) -> None:

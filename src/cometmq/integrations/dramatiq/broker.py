@@ -19,6 +19,7 @@ from cometmq.client.simple.config import MAX_MESSAGES
 from cometmq.client.sync import SyncAdmin, SyncSimpleConsumer
 from cometmq.integrations.dramatiq.connection import Connection, as_dramatiq
 from cometmq.integrations.queues import QueueOptions
+from cometmq.message.compression import DecompressionError
 from cometmq.message.pop_info import pop_retry_topic
 from cometmq.remoting.codes import ResponseCode
 
@@ -218,7 +219,7 @@ class _QueueConsumer(Consumer):
             self._receive()
         while self._buffer:
             popped = self._buffer.popleft()
-            task = _task_in(popped.body)
+            task = _task_in(popped)
             if task is not None and task.queue_name == self._queue_name:
                 return _TaskProxy(task, popped)
             self._end(popped, self._consumer.reject)
@@ -287,11 +288,11 @@ class _QueueConsumer(Consumer):
             self._give_back(self._buffer.popleft())
 
 
-def _task_in(body: bytes) -> Task[Any] | None:
-    """Return the task in a body, or ``None`` if it is none that Dramatiq's threads survive."""
+def _task_in(popped: PoppedMessage) -> Task[Any] | None:
+    """Return the task in a message, or ``None`` if it is none that Dramatiq's threads survive."""
     try:
-        task = Task.decode(body)
-    except DecodeError:
+        task = Task.decode(popped.body)
+    except (DecodeError, DecompressionError):
         return None
     return task if isinstance(task.actor_name, str) and isinstance(task.options, dict) else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -13,7 +14,11 @@ from taskiq import AckableMessage, AsyncBroker, BrokerMessage
 from cometmq.client import ClientStateError, Message, PoppedMessage, Producer, Security, SimpleConsumer
 from cometmq.client.simple.config import MAX_MESSAGES
 from cometmq.integrations.queues import QueueOptions, ensure_topic, log_lost
+from cometmq.message.compression import DecompressionError
 from cometmq.threads import in_thread
+from cometmq.visible import visible
+
+log = logging.getLogger(__name__)
 
 _DELAY: Final = "delay"
 _PRIORITY: Final = "priority"
@@ -120,7 +125,13 @@ class CometMQBroker(AsyncBroker):
                 found = await consumer.receive(min(self.options.prefetch, MAX_MESSAGES))
                 while found:
                     message = found.pop(0)
-                    yield AckableMessage(data=message.body, ack=partial(consumer.ack, message))
+                    try:
+                        body = message.body
+                    except DecompressionError as error:
+                        log.error("message %s becomes a dead letter: %s", visible(message.msg_id), error)
+                        await consumer.reject(message)
+                    else:
+                        yield AckableMessage(data=body, ack=partial(consumer.ack, message))
         finally:
             consumer.give_back(found)
 
