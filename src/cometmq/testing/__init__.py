@@ -16,8 +16,9 @@ require("the test kit", TESTING, "numpy", "h11", "google.protobuf")
 
 from cometmq.testing.clock import VirtualClock, wait_until
 from cometmq.testing.cluster import Cluster
+from cometmq.testing.collection import ExpectationError
 from cometmq.testing.idle import NeverIdleError, settle
-from cometmq.testing.inbox import ExpectationError, Inbox
+from cometmq.testing.inbox import Inbox
 from cometmq.testing.link import Direction, Link
 from cometmq.testing.lite_topics import LiteInbox, LiteTopics
 from cometmq.testing.ports import free_port

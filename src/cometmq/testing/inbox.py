@@ -8,7 +8,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Final, Protocol, Self
 
 from cometmq.broker.controller import Broker
@@ -20,23 +19,13 @@ from cometmq.client.instance import ClientInstance
 from cometmq.clock import Clock
 from cometmq.message.message import MessageExt
 from cometmq.message.names import SCHEDULE_TOPIC, TRANS_HALF_TOPIC, dlq_topic, retry_topic
-from cometmq.testing.clock import VirtualClock, wait_until
+from cometmq.testing.clock import VirtualClock
+from cometmq.testing.collection import LISTED, Collection
 
 _numbers = itertools.count(1)
 
-WITHIN_SECONDS: Final = 5.0
-"""Default time limit for an expectation, in seconds on the cluster's clock."""
 _SAMPLE: Final = 1000
 """Maximum number of messages per topic that are searched for tags."""
-_BODY_BYTES: Final = 60
-_LISTED: Final = 20
-"""Maximum number of messages or topics that an error text lists."""
-
-
-class ExpectationError(AssertionError):
-    """The expected messages did not arrive. The error lists the messages that arrived and says where the missing ones
-    are.
-    """
 
 
 class Servers(Protocol):
@@ -70,7 +59,7 @@ class Servers(Protocol):
         """Create a topic on every broker."""
 
 
-class Inbox:
+class Inbox(Collection[MessageExt]):
     """A consumer that collects the messages of its group; see :meth:`cometmq.testing.Cluster.inbox`.
 
     ``async with cluster.inbox("orders") as inbox:`` reads ``orders`` from its first message. Each message is
@@ -94,15 +83,13 @@ class Inbox:
     ) -> None:
         if not topics:
             raise ValueError("an inbox needs at least one topic")
+        super().__init__(cluster.clock)
         self.topics: Final = tuple(topics)
         self.group: Final = group or f"inbox-{os.getpid()}-{next(_numbers)}"
-        self.messages: Final[list[MessageExt]] = []
-        """All messages that have arrived, in order of arrival; redelivered messages appear again."""
         self._expression = expression
         self._expression_type = expression_type
         self._answer = answer
         self._cluster = cluster
-        self._handed_out = 0
         self._consumer = PushConsumer(
             self.group,
             self._collect,
@@ -125,55 +112,16 @@ class Inbox:
         self.messages.extend(messages)
         return self._answer
 
-    @property
-    def waiting(self) -> list[MessageExt]:
-        """Messages that have arrived but have not been returned yet."""
-        return self.messages[self._handed_out :]
-
-    async def expect(self, count: int, within: float | timedelta = WITHIN_SECONDS) -> list[MessageExt]:
-        """Return the next ``count`` messages; wait for them for up to ``within`` seconds on the cluster's clock.
-
-        A :class:`~cometmq.testing.VirtualClock` is moved as far as needed and no further; see
-        :func:`~cometmq.testing.wait_until`. Further messages are returned by the next call.
-
-        :raises ExpectationError: fewer messages arrived.
-        """
-        if not await wait_until(self._cluster.clock, lambda: len(self.waiting) >= count, within):
-            raise ExpectationError(self._shortfall(count, within))
-        taken = self.waiting[:count]
-        self._handed_out += count
-        return taken
-
-    async def expect_none(self, within: float | timedelta = WITHIN_SECONDS) -> None:
-        """Let ``within`` seconds pass on the cluster's clock and check that no message arrives.
-
-        :raises ExpectationError: a message arrives, or was already waiting.
-        """
-        if await wait_until(self._cluster.clock, lambda: self.waiting, within):
-            lines = [f"expected no message from {self._topics_text()}{within_text(within)}, but these arrived:"]
-            raise ExpectationError("\n".join([*lines, *describe_all(self.waiting)]))
-
     # --- the text of a failed expectation ---
-    def _topics_text(self) -> str:
+    def _sources_text(self) -> str:
         topics = " and ".join(self.topics)
         return topics if self._expression == ALL else f"{topics} ({self._expression})"
 
-    def _shortfall(self, count: int, within: float | timedelta) -> str:
-        waiting = self.waiting
+    def _places(self) -> Iterator[str]:
+        yield f"Messages on the running brokers for group {self.group}:"
         places = _stored(self._cluster.brokers, self.group)
-        lines = [
-            f"{quantity_text(count)} expected from {self._topics_text()}{within_text(within)}, "
-            f"but {len(waiting) or 'none'} arrived:"
-        ]
-        lines += describe_all(waiting)
-        if self._handed_out:
-            lines.append(f"  (in addition to {self._handed_out} returned earlier)")
-        lines.append(
-            f"{quantity_text(count - len(waiting))} missing. Messages on the running brokers for group {self.group}:"
-        )
-        lines += _describe_cluster(places, self.topics, self.group)
-        lines += [f"→ {step}" for step in self._next_steps(places)]
-        return "\n".join(lines)
+        yield from _describe_cluster(places, self.topics, self.group)
+        yield from (f"→ {step}" for step in self._next_steps(places))
 
     def _next_steps(self, places: dict[str, _Stored]) -> Iterable[str]:
         cluster = self._cluster
@@ -197,7 +145,7 @@ class Inbox:
         if not own:
             if others:
                 only_to = ", ".join(sorted(others))
-                yield f"nothing was sent to {self._topics_text()}, only to {only_to}: check the topic"
+                yield f"nothing was sent to {self._sources_text()}, only to {only_to}: check the topic"
             else:
                 yield f"nothing was sent to this cluster; its nameserver is {cluster.namesrv_address}"
 
@@ -206,16 +154,6 @@ class Inbox:
         if not isinstance(clock, VirtualClock) or math.isinf(clock.next_alarm_in()):
             return ""
         return f" (the next is due in {clock.next_alarm_in():.0f} s)"
-
-
-def quantity_text(count: int) -> str:
-    """Return a number of messages in words."""
-    return f"{count} message" if count == 1 else f"{count} messages"
-
-
-def within_text(within: float | timedelta) -> str:
-    """Return the time limit of an expectation as the end of a sentence."""
-    return f" within {within if isinstance(within, timedelta) else f'{within:g} s'}"
 
 
 # --- the messages of a cluster, for the text of a failed expectation ------------------
@@ -263,27 +201,6 @@ def _tags(broker: Broker, topic: str, queue_id: int, first: int, end: int) -> It
             yield MessageExt(record, 0).tags
 
 
-def _describe(message: MessageExt) -> str:
-    parts = [f"{message.topic} {message.broker_name}/{message.queue_id} at {message.queue_offset}"]
-    if message.keys:
-        parts.append(f"keys {' '.join(message.keys)}")
-    if message.tags is not None:
-        parts.append(f"tags {message.tags}")
-    if message.reconsume_times:
-        parts.append(f"attempt {message.reconsume_times + 1}")
-    body = message.body
-    text = repr(body[:_BODY_BYTES]) + ("…" if len(body) > _BODY_BYTES else "")
-    return f"{', '.join(parts)}: {text}"
-
-
-def describe_all(messages: Sequence[MessageExt]) -> Iterator[str]:
-    """Yield a line for each message, at most :data:`_LISTED` lines."""
-    for number, message in enumerate(messages[:_LISTED], 1):
-        yield f"  {number}. {_describe(message)}"
-    if len(messages) > _LISTED:
-        yield f"  … and {len(messages) - _LISTED} more"
-
-
 def _describe_cluster(places: dict[str, _Stored], topics: Iterable[str], group: str) -> Iterator[str]:
     """Yield a line for each topic, starting with the consumed topics and their retry and dead-letter topics."""
     first = [*topics, retry_topic(group), dlq_topic(group)]
@@ -294,7 +211,7 @@ def _describe_cluster(places: dict[str, _Stored], topics: Iterable[str], group: 
         elif topic in topics:
             yield f"  {topic}: nothing stored"
     others = sorted(places.keys() - set(first))
-    for topic in others[:_LISTED]:
+    for topic in others[:LISTED]:
         yield f"  {topic}: {places[topic].count} stored"
-    if len(others) > _LISTED:
-        yield f"  … and {len(others) - _LISTED} other topics"
+    if len(others) > LISTED:
+        yield f"  … and {len(others) - LISTED} other topics"

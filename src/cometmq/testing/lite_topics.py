@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Final, Self
@@ -14,13 +14,11 @@ from cometmq.client.lite.consumer import LiteTopicConsumer
 from cometmq.client.lite.requests import LiteMessage
 from cometmq.client.send_result import SendResult
 from cometmq.message.message import Message
-from cometmq.testing.clock import VirtualClock, wait_until
+from cometmq.testing.clock import VirtualClock
 from cometmq.testing.cluster import Cluster
-from cometmq.testing.inbox import WITHIN_SECONDS, ExpectationError, describe_all, quantity_text, within_text
+from cometmq.testing.collection import LISTED, Collection
 
 _AN_HOUR: Final = timedelta(hours=1)
-_LISTED: Final = 20
-"""Maximum number of lite topics that an error text lists."""
 
 
 class LiteTopics:
@@ -96,7 +94,7 @@ class LiteTopics:
         return sorted(before.difference(self.names))
 
 
-class LiteInbox:
+class LiteInbox(Collection[LiteMessage]):
     """A consumer that collects the messages of lite topics; see :meth:`LiteTopics.inbox`.
 
     Each lite topic is read from its first message, or from where the group was. Each message is returned once, in the
@@ -109,16 +107,14 @@ class LiteInbox:
     def __init__(
         self, cluster: Cluster, topic: str, lite_topics: Sequence[str], *, group: str, acknowledge: bool = True
     ) -> None:
+        super().__init__(cluster.clock)
         self.topic: Final = topic
         self.group: Final = group
-        self.messages: Final[list[LiteMessage]] = []
-        """All messages that have arrived, in order of arrival; redelivered messages appear again."""
         self.lost: Final[list[str]] = []
         """The lite topics that another member of an exclusive group has taken."""
         self._cluster = cluster
         self._names = tuple(lite_topics)
         self._acknowledges = acknowledge
-        self._handed_out = 0
         self._consumer = LiteTopicConsumer(group, topic, on_lost=self.lost.append, instance=cluster.client_instance())
 
     async def __aenter__(self) -> Self:
@@ -150,55 +146,23 @@ class LiteInbox:
         for name in lite_topics:
             await self._consumer.unsubscribe(name)
 
-    @property
-    def waiting(self) -> list[LiteMessage]:
-        """Messages that have arrived but have not been returned yet."""
-        return self.messages[self._handed_out :]
-
-    async def expect(self, count: int, within: float | timedelta = WITHIN_SECONDS) -> list[LiteMessage]:
-        """Return the next ``count`` messages; see :meth:`cometmq.testing.Inbox.expect`.
-
-        :raises ExpectationError: fewer messages arrived.
-        """
-        if not await wait_until(self._cluster.clock, lambda: len(self.waiting) >= count, within):
-            raise ExpectationError("\n".join(self._shortfall(count, within)))
-        taken = self.waiting[:count]
-        self._handed_out += count
-        return taken
-
-    async def expect_none(self, within: float | timedelta = WITHIN_SECONDS) -> None:
-        """Let ``within`` seconds pass on the cluster's clock and check that no message arrives.
-
-        :raises ExpectationError: a message arrives, or was already waiting.
-        """
-        if await wait_until(self._cluster.clock, lambda: self.waiting, within):
-            lines = [f"expected no message from {self._names_text()}{within_text(within)}, but these arrived:"]
-            raise ExpectationError("\n".join([*lines, *describe_all(self.waiting)]))
-
-    def _names_text(self) -> str:
+    def _sources_text(self) -> str:
         names = sorted(self._consumer.lite_topics)
         return f"{' and '.join(names) or 'no lite topic'} of {self.topic}"
 
-    def _shortfall(self, count: int, within: float | timedelta) -> Iterable[str]:
-        waiting, places = self.waiting, places_of(self._cluster, self.topic, self.group)
-        yield (
-            f"{quantity_text(count)} expected from {self._names_text()}{within_text(within)}, "
-            f"but {len(waiting) or 'none'} arrived:"
-        )
-        yield from describe_all(waiting)
-        if self._handed_out:
-            yield f"  (in addition to {self._handed_out} returned earlier)"
-        yield f"{quantity_text(count - len(waiting))} missing. Lite topics on the running brokers for {self.group}:"
-        for name in sorted(places)[:_LISTED]:
+    def _places(self) -> Iterator[str]:
+        places = places_of(self._cluster, self.topic, self.group)
+        yield f"Lite topics on the running brokers for {self.group}:"
+        for name in sorted(places)[:LISTED]:
             stored, lag = places[name]
             yield f"  {name}: {stored} stored, {lag} not consumed by the group"
-        if len(places) > _LISTED:
-            yield f"  … and {len(places) - _LISTED} other lite topics"
+        if len(places) > LISTED:
+            yield f"  … and {len(places) - LISTED} other lite topics"
         missed = sorted(name for name, (_, lag) in places.items() if lag and name not in self._consumer.lite_topics)
         if missed:
-            yield f"→ the inbox does not subscribe to {', '.join(missed[:_LISTED])}, which have messages"
+            yield f"→ the inbox does not subscribe to {', '.join(missed[:LISTED])}, which have messages"
         if self.lost:
-            yield f"→ another member of the group took {', '.join(self.lost[:_LISTED])}"
+            yield f"→ another member of the group took {', '.join(self.lost[:LISTED])}"
         if not any(stored for stored, _ in places.values()):
             yield f"→ nothing was sent to a lite topic of {self.topic}"
 

@@ -18,7 +18,8 @@ from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.message.message import Message, MessageExt
 from cometmq.testing.clock import VirtualClock
 from cometmq.testing.cluster import Cluster
-from cometmq.testing.inbox import WITHIN_SECONDS, Inbox
+from cometmq.testing.collection import WITHIN_SECONDS
+from cometmq.testing.inbox import Inbox
 
 P = ParamSpec("P")
 R = TypeVar("R")
