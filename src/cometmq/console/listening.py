@@ -6,7 +6,7 @@ import errno
 import socket
 
 from cometmq.errors import CometMQError, reason_of
-from cometmq.message.hosts import addresses_of, format_address, unmapped
+from cometmq.message.hosts import format_address, listening_socket
 
 
 class ConsolePortError(CometMQError):
@@ -19,16 +19,7 @@ def listen(host: str, port: int) -> socket.socket:
     :raises ConsolePortError: the port is in use, or the address does not belong to this machine.
     """
     try:
-        family, _, _, _, address = addresses_of(unmapped(host), port)[0]
-        made = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.bind(address)
-            made.listen(128)
-            made.setblocking(False)
-        except BaseException:
-            made.close()
-            raise
+        return listening_socket(host, port)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise ConsolePortError(
@@ -37,4 +28,3 @@ def listen(host: str, port: int) -> socket.socket:
             ) from None
         at = format_address(host, port)
         raise ConsolePortError(f"the console cannot listen on {at}: {reason_of(error)}") from None
-    return made

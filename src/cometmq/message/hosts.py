@@ -27,6 +27,7 @@ _MAPPED: Final = bytes(10) + b"\xff\xff"
 _MAPPED_BITS: Final = 96
 _NO_NAME: Final = "a host name consists of labels of 1 to 63 characters, separated by dots"
 _SHOWN_CHARS: Final = 200
+_BACKLOG: Final = 128
 _PORT: Final = struct.Struct(">i")
 _PROBES: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
 """Addresses reserved for documentation. The route to them reveals this host's own address; no packet is sent."""
@@ -53,6 +54,24 @@ def addresses_of(host: str | None, port: int | None, flags: int = 0) -> Sequence
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
     except ValueError as error:  # an error of the codec for names, or a NUL character
         raise OSError(_NO_NAME) from error
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Return a non-blocking TCP socket that listens on the first address of a host; port 0 picks a free port.
+
+    :raises OSError: the port is in use, or the address does not belong to this machine.
+    """
+    family, kind, _, _, address = addresses_of(unmapped(host), port)[0]
+    made = socket.socket(family, kind)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        made.listen(_BACKLOG)
+        made.setblocking(False)
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 def ip_of(host: str) -> str:

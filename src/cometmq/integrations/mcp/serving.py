@@ -33,7 +33,7 @@ from cometmq.errors import CometMQError, reason_of
 from cometmq.integrations.mcp.calls import Calls
 from cometmq.integrations.mcp.catalogue import Tool
 from cometmq.integrations.mcp.options import LOOPBACK, MAX_REQUEST_BYTES, HttpOptions
-from cometmq.message.hosts import addresses_of, format_address
+from cometmq.message.hosts import format_address, listening_socket
 from cometmq.visible import json_text
 
 PATH: Final = "/mcp"
@@ -206,16 +206,10 @@ async def serve_http(
 
 def _listen(options: HttpOptions) -> socket.socket:
     try:
-        family, _, _, _, place = addresses_of(options.host, options.port)[0]
-        made = socket.socket(family, socket.SOCK_STREAM)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(place)
-        made.listen(128)
-        made.setblocking(False)
+        return listening_socket(options.host, options.port)
     except OSError as error:
         at = format_address(options.host, options.port)
         raise PortError(f"cannot listen on {at}: {reason_of(error)}", next_step="choose another --port") from None
-    return made
 
 
 def _allowed(options: HttpOptions) -> TransportSecuritySettings:
