@@ -22,12 +22,13 @@ class QueueNameError(CometMQError, ValueError):
     """A queue's name, or the prefix of the topics, cannot be part of a topic's name."""
 
 
-def quoted(name: str) -> str:
+def quoted(name: str, errors: str = "strict") -> str:
     """Return a name with only letters, digits, ``_``, ``-`` and ``%XX``.
 
-    :raises UnicodeEncodeError: the name contains half of a character.
+    :param errors: what becomes of half a character, as in :meth:`str.encode`.
+    :raises UnicodeEncodeError: the name contains half of a character, and ``errors`` is ``strict``.
     """
-    return quote(name, safe="").replace(".", "%2E").replace("~", "%7E")
+    return quote(name, safe="", errors=errors).replace(".", "%2E").replace("~", "%7E")
 
 
 def topic_of(prefix: str, queue: str) -> str:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import hashlib
 from typing import Final
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
+from cometmq.integrations import names
 from cometmq.message.names import is_system_topic
 
 MAX_CHARS: Final = 90
@@ -26,8 +27,8 @@ REPLIES: Final = "|replies"
 
 
 def quoted(name: str) -> str:
-    """Return a name with only letters, digits, ``-``, ``_`` and ``%XX``."""
-    return quote(name, safe="", errors="surrogatepass").replace(".", "%2E").replace("~", "%7E")
+    """Return a name with only letters, digits, ``-``, ``_`` and ``%XX``; it may contain half a character."""
+    return names.quoted(name, errors="surrogatepass")
 
 
 def topic_of_queue(prefix: str, queue: str) -> str:
