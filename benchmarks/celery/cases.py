@@ -30,7 +30,7 @@ TRAVEL_S: Final = 0.02
 
 @dataclass(frozen=True)
 class Given:
-    """How much is measured."""
+    """The amounts that are measured."""
 
     tasks: int = 5000
     timed: int = 10000

@@ -22,7 +22,9 @@ CHECK_S: Final = 60.0
 
 
 def deliveries(bench: Bench, topic: str, first_ms: int) -> Figures:
-    """How late messages are delivered while nothing else happens, and their processor time; nothing if none is due.
+    """Measure how late messages are delivered while nothing else happens, and their processor time.
+
+    Return nothing if none is due.
 
     :param first_ms: when the first message is due. Deliveries count from a second later on, once none is late.
     """
