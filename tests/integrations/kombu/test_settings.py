@@ -65,12 +65,24 @@ def test_tls() -> None:
         ({"wait_time": 0}, "the transport option wait_time must be greater than 0, not 0.0"),
         ({"max_deliveries": float("nan")}, "the transport option max_deliveries must be greater than 0, not nan"),
         ({"topic_prefix": "x" * 21}, f"the topic prefix '{'x' * 21}|' is longer than 20 characters"),
+        ({"visiblity_timeout": 30}, "there is no transport option visiblity_timeout; use visibility_timeout"),
+        ({"topic-prefix": "a"}, "there is no transport option topic-prefix; use topic_prefix"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, Any], error: str) -> None:
     with pytest.raises(ValueError) as raised:
         settings("cometmq://a", transport_options=options)
     assert str(raised.value) == error
+
+
+def test_options_of_other_transports_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        settings("cometmq://a?sep=x", transport_options={"fanout_prefix": True, "max_retries": 3, "wait_time": 5})
+    named = [record.getMessage() for record in caplog.records]
+    assert named == [
+        "the transport option sep has no effect with CometMQ",
+        "the transport option fanout_prefix has no effect with CometMQ",
+    ]
 
 
 def test_passwords_are_not_shown() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from functools import cache
 from typing import Any, Final, Self
 from urllib.parse import parse_qsl, unquote
 
@@ -17,12 +20,26 @@ from cometmq.remoting.security import Security
 from cometmq.remoting.signing import Credentials
 from cometmq.remoting.tls.contexts import Tls
 
+log = logging.getLogger(__name__)
+
 PORT: Final = 9876
 MAX_PREFIX_CHARS: Final = 20
 _SECURE: Final = "cometmqs"
 _OFF: Final = (ssl.CERT_NONE, "CERT_NONE", "none", "optional", "CERT_OPTIONAL", ssl.CERT_OPTIONAL)
-
-
+_KOMBUS: Final = frozenset(
+    {
+        "max_retries",
+        "interval_start",
+        "interval_step",
+        "interval_max",
+        "connect_retries_timeout",
+        "retry_errors",
+        "errback",
+        "deadletter_queue",
+    }
+)
+"""The transport options that Kombu itself reads."""
+_SIMILAR: Final = 0.8
 _PASSWORD: Final = re.compile(r"(//[^:/@]*):.*@")
 
 
@@ -74,7 +91,9 @@ class Settings:
         port = f":{client.port}" if client.port and not client.alt else ""
         hosts = [host for url in parsed for host in url.hosts]
         options = {**first.options, **(client.transport_options or {})}
-        names = {field.name for field in fields(cls)} - {"namesrv", "security", "topic_prefix"}
+        known = {field.name for field in fields(cls)} - {"namesrv", "security"}
+        _check_names(options, known)
+        names = known - {"topic_prefix"}
         path = first.path or (client.virtual_host or "").strip("/") if "topic_prefix" not in options else ""
         prefix = quoted(str(options.get("topic_prefix") or path))
         return cls(
@@ -113,6 +132,24 @@ def masked(url: str, mask: str = "**") -> str:
 
 def _with_port(host: str) -> str:
     return host if ":" in host.rpartition("]")[2] else f"{host}:{PORT}"
+
+
+def _check_names(options: Iterable[str], known: Iterable[str]) -> None:
+    """Check that options exist; those of other transports have no effect, and are named once.
+
+    :raises ValueError: an option is misspelled.
+    """
+    for name in map(str, options):
+        if name in known or name in _KOMBUS:
+            continue
+        if similar := get_close_matches(name, known, 1, _SIMILAR):
+            raise ValueError(f"there is no transport option {name}; use {similar[0]}")
+        _has_no_effect(name)
+
+
+@cache
+def _has_no_effect(name: str) -> None:
+    log.warning("the transport option %s has no effect with CometMQ", name)
 
 
 def _number(name: str, value: Any) -> float:
