@@ -77,6 +77,24 @@ def test_a_task_of_a_worker_that_was_killed_runs_in_another(broker: SyncCluster,
     assert len(set(killed.worker_ids)) == 2
 
 
+def test_a_task_of_a_worker_that_was_killed_need_not_wait(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its invisible time is an hour, but the broker sees that its connections have closed."""
+    monkeypatch.setenv("TASKS_OPTIONS", json.dumps({"invisible_s": 3600}))
+    file = tmp_path / "notes"
+    workers = {process.pid: process for process in (start("--threads", "2"), start())}
+    wait_for(lambda: log_of(tmp_path).count("runs tasks of") == 2, "both workers")
+    result = hold.enqueue(str(file), "one")
+    wait_for(has_lines(file, 1), "the task")
+    result.refresh()
+    workers[int(result.worker_ids[0].rsplit("-", 2)[1])].kill()
+    wait_for(has_lines(file, 2), "the second attempt", timeout_s=8)
+    (tmp_path / "notes.go").touch()
+    wait_for(is_finished(result), "its end")
+    assert (result.status, result.attempts, len(set(result.worker_ids))) == ("SUCCESSFUL", 2, 2)
+
+
 @pytest.mark.cometmq(real_time=False)
 def test_a_task_that_kills_each_worker_ends(broker: SyncCluster, start: Start, tmp_path: Path) -> None:
     """django-q2/django-q2#303: such a task ran again for ever, whatever max_attempts was."""

@@ -16,7 +16,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from cometmq.client import MessageExt, SimpleConsumer, SimpleConsumerConfig
 
-_CONFIG: Final = SimpleConsumerConfig(invisible_s=60.0, renew_up_to_s=3600.0)
+_CONFIG: Final = SimpleConsumerConfig(invisible_s=60.0, renew_up_to_s=3600.0, gives_back_when_gone=True)
 
 
 class RocketMQMessageTrigger(BaseEventTrigger):

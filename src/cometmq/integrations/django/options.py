@@ -49,7 +49,9 @@ class BackendOptions:
     max_running_s: float = 86_400.0
     """Seconds for which a running task belongs to its worker; a longer one may be started again elsewhere."""
     invisible_s: float = 60.0
-    """Seconds after which another worker gets the task of a worker that died."""
+    """Seconds after which another worker gets the task of a worker that died, unless the broker is CometMQ's and sees
+    that the worker's connections have closed: then it is one second.
+    """
     priority_levels: int = 21
     """Number of queues of a topic, to which the priorities -100 to 100 are distributed; 201 distinguishes them all."""
     send_timeout_s: float = 3.0

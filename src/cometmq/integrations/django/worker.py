@@ -1,7 +1,8 @@
 """A worker: receives tasks from the topics of its queues, and runs them in its threads.
 
 It takes only as many messages as it has free threads, so that no task waits in a busy worker. A message stays
-invisible for other workers while its task runs. If the worker dies, another one receives it after ``invisible_s``.
+invisible for other workers while its task runs. If the worker dies, another one receives it: within a second if the
+broker is CometMQ's and sees that the worker's connections have closed, otherwise after ``invisible_s``.
 
 The first SIGTERM or SIGINT ends the worker when its tasks are done; a second one, or SIGQUIT, at once: the tasks that
 it interrupts are given back.
@@ -99,6 +100,7 @@ class Worker:
             config=SimpleConsumerConfig(
                 invisible_s=self._options.invisible_s,
                 renew_up_to_s=self._options.max_running_s,
+                gives_back_when_gone=True,
                 retry_s=5.0,
             ),
             on_lost=log_lost,
