@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from cometmq import fastjson
 from cometmq.broker.controller import Broker
 from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
 from cometmq.broker.tables.queue_offsets import NO_OFFSET
+from cometmq.loop import finish
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.headers import QueryConsumerOffsetRequestHeader, UpdateConsumerOffsetRequestHeader
@@ -234,6 +236,94 @@ def test_agrees_with_a_plain_map(
                     q for g, t, q in expected if (g, t) == (group, topic)
                 }
             assert table.groups_of(group) == {g for g, t, _ in expected if t == group}
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("commit"), NAMES, NAMES),
+        st.tuples(st.sampled_from(["group", "topic"]), NAMES, st.just("")),
+        st.sampled_from([("save", "", ""), ("tidy", "", "")]),
+    ),
+    max_size=40,
+)
+
+
+@given(STEPS)
+def test_groups_and_topics_are_removed_with_all_their_pairs(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str, str]]
+) -> None:
+    path = tmp_path_factory.mktemp("offsets") / "config" / "consumerOffset.json"
+    offsets = opened(path)
+    offsets.commit("T", "T", 0, 1)
+    offsets.save()  # the complete file, so that what follows is in the journal
+    expected = {("T", "T"): 1}
+    for number, (step, name, topic) in enumerate(steps, start=2):
+        if step == "commit":
+            offsets.commit(name, topic, 0, number)
+            expected[name, topic] = number
+        elif step == "group":
+            offsets.forget(group=name)
+            expected = {pair: offset for pair, offset in expected.items() if pair[0] != name}
+        elif step == "topic":
+            offsets.forget(topic=name)
+            expected = {pair: offset for pair, offset in expected.items() if pair[1] != name}
+        elif step == "save":
+            offsets.save()
+        else:
+            finish(offsets.table.tidy())
+    offsets.save()
+    again = opened(path)
+    assert again.load() == []
+    for table in (offsets, again):
+        assert table.table == {f"{topic}@{group}": {0: offset} for (group, topic), offset in expected.items()}
+        assert len(table.table) == len(expected)
+        for name in ("T", "U", "%RETRY%g", "a|b"):
+            assert table.groups_of(name) == {group for group, topic in expected if topic == name}
+            assert table.has_group(name) == any(group == name for group, _ in expected)
+        finish(table.table.tidy())
+        assert table.table.offsets == len(expected)
+        assert len(table.table._groups_of) == len({topic for _, topic in expected})
+
+
+async def test_a_group_with_many_offsets_is_removed_in_short_steps(tmp_path: Path) -> None:
+    offsets = opened(tmp_path / "config" / "consumerOffset.json")
+    offsets.commit("other", "T0", 0, 1)
+    for number in range(20_000):
+        offsets.commit("g", f"T{number}", 0, 1)
+    await offsets.save_in_background()
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(count)
+    try:
+        offsets.forget(group="g")
+    finally:
+        sys.setprofile(None)
+    assert calls < 100, "not a call for each pair"
+    assert offsets.groups_of("T0") == {"other"}
+    assert offsets.query("g", "T0", 0) == NO_OFFSET
+    rounds = 0
+    writing = asyncio.create_task(offsets.save_in_background())
+    while not writing.done():
+        rounds += 1
+        await asyncio.sleep(0)
+    assert rounds >= 20, "a slice of the pairs in each round"
+    again = opened(tmp_path / "config" / "consumerOffset.json")
+    assert again.load() == []
+    assert again.table == offsets.table == {"T0@other": {0: 1}}
+    assert offsets.table.offsets == 1
+
+
+async def test_a_slave_learns_of_a_removed_group(tmp_path: Path) -> None:
+    offsets = opened(tmp_path / "config" / "consumerOffset.json")
+    for topic in "abc":
+        offsets.commit("g", topic, 0, 5)
+    mark, _ = offsets.changes.since("")
+    offsets.forget(group="g")
+    assert offsets.changes.since(mark)[1] == {"a@g", "b@g", "c@g"}
 
 
 async def test_a_write_that_is_called_off_is_still_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

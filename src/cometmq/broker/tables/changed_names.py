@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
+from collections.abc import Collection
 from typing import Final
 
 from cometmq.broker.limits import MAX_CHANGED_NAMES, MAX_CHANGED_PARTS
@@ -32,6 +33,15 @@ class ChangedNames:
             self._open.add(name)
             if len(self._open) > MAX_CHANGED_NAMES:
                 self.forget()
+
+    def note_all(self, names: Collection[str]) -> None:
+        """Record that many rows were added, replaced or removed."""
+        if self._open is None:
+            return
+        if len(self._open) + len(names) > MAX_CHANGED_NAMES:
+            self.forget()
+        else:
+            self._open.update(names)
 
     def forget(self) -> None:
         """Make every mark invalid, so that slaves copy the complete table."""

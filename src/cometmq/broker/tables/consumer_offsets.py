@@ -8,7 +8,7 @@ was deleted after this log offset, its offsets in the file are invalid.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from cometmq.broker.tables.offset_table import SEPARATOR, WHOLE, OffsetTable, Pa
 from cometmq.broker.tables.queue_offsets import QueueOffsets
 from cometmq.broker.tables.table_file import int64, offset_table
 from cometmq.clock import Clock
+from cometmq.loop import in_rounds
 from cometmq.message.names import TRANSACTION_GROUP, check_group, check_topic
 from cometmq.store.disk import Disk
 from cometmq.store.recovery.known_topics import Deleted, DeletedGroup
@@ -30,6 +31,32 @@ from cometmq.threads import in_thread
 
 Changes = dict[str, dict[int, int | None] | None]
 """New offsets by topic-group pair and queue ID; ``None`` for removed offsets."""
+
+
+class RemovedPairs(Collection[str]):
+    """The pairs that were removed with a group or a topic. Their names are put together when they are written."""
+
+    def __init__(self, names: list[str], *, group: str = "", topic: str = "") -> None:
+        """Keep the names of a group's topics, or of a topic's groups."""
+        self._names = names
+        self._group = group
+        self._topic = topic
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, key: object) -> bool:
+        return any(key == known for known in self)
+
+    def __iter__(self) -> Iterator[str]:
+        for name in self._names:
+            yield f"{self._topic or name}{SEPARATOR}{self._group or name}"
+
+    def items(self) -> Iterator[tuple[str, None]]:
+        """Yield the changes, as those of a map."""
+        for key in self:
+            yield key, None
+
 
 _CHANGES_AT_ONCE: Final = 50_000
 """Number of changed pairs in one map, which would otherwise grow in long steps."""
@@ -43,8 +70,10 @@ class ConsumerOffsetManager:
 
     def __init__(self, path: Path, *, clock: Clock, disk: Disk | None = None) -> None:
         self._file = JournaledFile(path, depth=_DEPTH, clock=clock, disk=disk)
-        self._unwritten: list[Changes] = [{}]
-        """Changes since the last write, in order; within one of them, no offset is set again after it was removed."""
+        self._open: Changes = {}
+        """The newest changes; within one map of changes, no offset is set again after it was removed."""
+        self._unwritten: list[Changes | RemovedPairs] = [self._open]
+        """Changes since the last write, in order."""
         self._needs_whole = False
         """True if some changes require writing the complete file."""
         self._table = OffsetTable()
@@ -131,13 +160,11 @@ class ConsumerOffsetManager:
         return True
 
     def _changed(self, key: str, queue_id: int, offset: int | None) -> None:
-        changes = self._unwritten[-1]
-        queues = changes.get(key)
+        queues = self._open.get(key)
         if queues is None:
-            if key in changes or len(changes) >= _CHANGES_AT_ONCE:
-                changes = {}
-                self._unwritten.append(changes)
-            queues = changes[key] = {}
+            if key in self._open or len(self._open) >= _CHANGES_AT_ONCE:
+                self._open_next()
+            queues = self._open[key] = {}
         queues[queue_id] = offset
 
     def copy_in_slices(self) -> Iterator[dict[str, dict[int, int]]]:
@@ -227,18 +254,26 @@ class ConsumerOffsetManager:
         topic, _, group = key.partition(SEPARATOR)
         if self._table.drop(group, topic):
             self.changes.note(key)
-            self._unwritten[-1][key] = None
+            self._open[key] = None
 
     def forget(self, *, group: str | None = None, topic: str | None = None) -> None:
         """Remove the offsets of a group, of a topic, or of a group in a topic."""
         if group is not None and topic is not None:
             self.drop(f"{topic}{SEPARATOR}{group}")
         elif group is not None:
-            for name in self._table.topics_of(group):
-                self.drop(f"{name}{SEPARATOR}{group}")
+            self._removed(RemovedPairs(self._table.remove_group(group), group=group))
         elif topic is not None:
-            for name in self._table.groups_of(topic):
-                self.drop(f"{topic}{SEPARATOR}{name}")
+            self._removed(RemovedPairs(self._table.remove_topic(topic), topic=topic))
+
+    def _removed(self, pairs: RemovedPairs) -> None:
+        if pairs:
+            self.changes.note_all(pairs)
+            self._unwritten.append(pairs)
+            self._open_next()
+
+    def _open_next(self) -> None:
+        self._open = {}
+        self._unwritten.append(self._open)
 
     def forget_ended(self, topics: Mapping[str, Deleted], groups: Mapping[str, DeletedGroup]) -> None:
         """Remove the offsets of topics and groups that were deleted after the loaded file was written."""
@@ -280,6 +315,7 @@ class ConsumerOffsetManager:
 
     async def save_in_background(self) -> None:
         """Write the changes in a thread; when it is due, write the complete file in the background."""
+        await in_rounds(self._table.tidy())
         if self._is_for_journal:
             changes, end = self._pop_changes(), self._end()
             if any(changes):
@@ -298,12 +334,13 @@ class ConsumerOffsetManager:
             self._file.changed()
         self._file.write_last(_pieces(self._table, self._end()))
 
-    def _pop_changes(self) -> list[Changes]:
+    def _pop_changes(self) -> list[Changes | RemovedPairs]:
         """Return and clear the changes since the last write; if that write failed, request a complete file."""
-        changes, self._unwritten = self._unwritten, [{}]
+        changes, self._unwritten = self._unwritten, []
+        self._open_next()
         return changes
 
-    def _append(self, changes: list[Changes], end: int | None) -> bool:
+    def _append(self, changes: list[Changes | RemovedPairs], end: int | None) -> bool:
         return not any(changes) or self._file.append(_records(changes, end))
 
     def _end(self) -> int | None:
@@ -331,7 +368,7 @@ def _read(loaded: Any) -> tuple[dict[str, Any], int | None]:
     return offset_table(loaded), None if end is None else int64(end)
 
 
-def _records(changes: Iterable[Changes], log_end: int | None) -> Iterator[bytes]:
+def _records(changes: Iterable[Changes | RemovedPairs], log_end: int | None) -> Iterator[bytes]:
     """Yield changes in the journal's format, in pieces short enough not to delay other threads."""
     for some in changes:
         for rows in batches(some.items(), TABLE_ROWS_PER_SLICE):

@@ -3,11 +3,14 @@
 The pairs of each group are in a map of their own: one map of a million pairs would hold the event loop for 80 ms
 whenever it grows. The names of topics and groups are bounded
 (:data:`~cometmq.broker.limits.MAX_CONSUMER_OFFSET_NAMES`), so no map has more entries than there may be names.
+
+All pairs of a group or a topic are removed at once. The rest of the work follows in slices (:meth:`OffsetTable.tidy`).
+Until then, their offsets and topics count towards the limits. A full table runs a slice for each new pair.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from sys import intern
 from typing import Final, NamedTuple
 
@@ -50,6 +53,8 @@ class OffsetTable(Mapping[str, QueueOffsets]):
         self._pairs = 0
         self.offsets = 0
         """Number of offsets in all pairs."""
+        self._removed: list[tuple[str, str, dict[str, Cells]]] = []
+        """Removed pairs that still count: a group with its cells by topic, or a topic with its cells by group."""
 
     def __getitem__(self, key: str) -> QueueOffsets:
         topic, _, group = key.partition(SEPARATOR)
@@ -100,7 +105,7 @@ class OffsetTable(Mapping[str, QueueOffsets]):
 
     def groups_of(self, topic: str) -> list[str]:
         """Return the groups with offsets in a topic."""
-        return self._groups_of.of(topic)
+        return [group for group in self._groups_of.of(topic) if self.cells(group, topic) is not None]
 
     def has_group(self, group: str) -> bool:
         """Return whether a group has offsets."""
@@ -108,6 +113,11 @@ class OffsetTable(Mapping[str, QueueOffsets]):
 
     def has_room(self, group: str, topic: str, offsets: int) -> bool:
         """Return whether the limits allow so many more offsets in a pair, which may be new."""
+        if self._removed and not self._has_room(group, topic, offsets):
+            next(self.tidy(), None)
+        return self._has_room(group, topic, offsets)
+
+    def _has_room(self, group: str, topic: str, offsets: int) -> bool:
         if self.offsets + offsets > MAX_CONSUMER_OFFSETS:
             return False
         if self.cells(group, topic) is not None:
@@ -159,3 +169,48 @@ class OffsetTable(Mapping[str, QueueOffsets]):
         self._pairs -= 1
         self.offsets -= offsets_in(cells)
         return True
+
+    def remove_group(self, group: str) -> list[str]:
+        """Remove all pairs of a group at once; return their topics. :meth:`tidy` must follow."""
+        pairs = self._of_group.pop(group, None)
+        if pairs is None:
+            return []
+        self._removed.append((group, "", pairs))
+        self._pairs -= len(pairs)
+        return list(pairs)
+
+    def remove_topic(self, topic: str) -> list[str]:
+        """Remove all pairs of a topic at once; return their groups. :meth:`tidy` must follow."""
+        pairs: dict[str, Cells] = {}
+        for group in self._groups_of.pop(topic, ()):
+            of_group = self._of_group.get(group)
+            if of_group is None or (cells := of_group.pop(topic, None)) is None:
+                continue
+            pairs[group] = cells
+            if not of_group:
+                del self._of_group[group]
+        if pairs:
+            self._removed.append(("", topic, pairs))
+        self._pairs -= len(pairs)
+        return list(pairs)
+
+    def tidy(self) -> Generator[None, None, None]:
+        """Forget, in slices, what the table still knows of the groups and topics that were removed."""
+        size = 0
+        while self._removed:
+            group, topic, pairs = self._removed[-1]
+            while pairs and size < TABLE_ROWS_PER_SLICE:
+                name, cells = pairs.popitem()
+                self.offsets -= offsets_in(cells)
+                self._forget_topic(group or name, topic or name)
+                size += 1
+            if not pairs:
+                self._removed.pop()
+            if size >= TABLE_ROWS_PER_SLICE:
+                size = 0
+                yield
+
+    def _forget_topic(self, group: str, topic: str) -> None:
+        """Forget that a group had offsets in a topic, unless it has some again."""
+        if self.cells(group, topic) is None and group in self._groups_of.get(topic, ()):
+            self._groups_of.remove(topic, group)
