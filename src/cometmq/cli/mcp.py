@@ -47,12 +47,12 @@ def _patterns(_ctx: click.Context, _parameter: click.Parameter, values: tuple[st
     help="Directory for the audit log.",
 )
 @click.option("--http", is_flag=True, help="Serve streamable HTTP instead of stdin and stdout.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address for HTTP; others require a token.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address for HTTP; others need a token of yours.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=8090, show_default=True, help="Port for HTTP.")
 @click.option(
     "--token-file",
     type=LocalPath(path_type=Path),
-    help="File with the token that HTTP clients must send.  [default: $COMETMQ_MCP_TOKEN]",
+    help="File with the token that HTTP clients must send.  [default: $COMETMQ_MCP_TOKEN, or a new one is shown]",
 )
 @click.option("--name", "names", multiple=True, help="Further host name of the HTTP server, for example of a proxy.")
 @click.option("--certificate", type=LocalPath(path_type=Path), help="PEM file with the certificate for HTTPS.")
@@ -81,25 +81,36 @@ def command(
     """
     require("cometmq mcp", "mcp", "mcp")
     from cometmq.integrations.mcp.calls import Calls
-    from cometmq.integrations.mcp.options import TOKEN_VARIABLE, HttpOptions, McpOptions, read_token
+    from cometmq.integrations.mcp.options import (
+        LOOPBACK,
+        TOKEN_VARIABLE,
+        HttpOptions,
+        McpOptions,
+        new_token,
+        read_token,
+    )
     from cometmq.integrations.mcp.serving import serve_http, serve_stdio
 
     if not http and (token_file or names or certificate or key):
         raise WrongUseError("--token-file, --name, --certificate and --key belong to HTTP", next_step="add --http")
     options = McpOptions(namesrv, data, allow_writes, bodies, mask, dotted_names, call_timeout)
-    listening = None
+    listening, made = None, ""
     if http:
         token = os.environ.get(TOKEN_VARIABLE, "") if token_file is None else read_token(token_file)
-        listening = HttpOptions(host, port, token, names, certificate, key)
+        made = new_token() if not token and host in LOOPBACK else ""
+        listening = HttpOptions(token or made, host, port, names, certificate, key)
+
+    def ready(url: str) -> None:
+        if made:
+            notify(f"Clients send the header: Authorization: Bearer {made} (${TOKEN_VARIABLE} sets another token)")
+        notify(f"CometMQ MCP server ready: {url}")
 
     async def main(stopping: Stopping) -> None:
         calls = Calls(options)
         await calls.start()
         try:
             if listening is not None:
-                await serve_http(
-                    calls, listening, lambda url: notify(f"CometMQ MCP server ready: {url}"), stopping.wait()
-                )
+                await serve_http(calls, listening, ready, stopping.wait())
                 return
             serving = asyncio.ensure_future(serve_stdio(calls))
             stopped = asyncio.ensure_future(stopping.wait())

@@ -144,7 +144,8 @@ def test_lines_that_are_no_messages_do_not_stop_it(tmp_path: Path) -> None:
 
 
 @asynccontextmanager
-async def served(cluster: Cluster, data: Path, *options: str, token: str = "") -> AsyncIterator[str]:
+async def served(cluster: Cluster, data: Path, *options: str, token: str = "") -> AsyncIterator[tuple[str, str]]:
+    """Yields the server's address, and the token that clients must send."""
     environment = {**os.environ, "COMETMQ_MCP_TOKEN": token, "PYTHONPATH": "src"}
     words = command(cluster.namesrv_address, data, "--http", "--port", "0", *options)
     with running(words, env=environment) as process:
@@ -159,14 +160,20 @@ async def served(cluster: Cluster, data: Path, *options: str, token: str = "") -
             return b"/mcp" in seen
 
         wait_for(is_ready, "the server's ready line")
-        yield seen.decode().split("ready: ")[1].split()[0]
+        text = seen.decode()
+        yield text.split("ready: ")[1].split()[0], token or text.split("Bearer ")[1].split()[0]
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
 
 
-async def test_http_with_a_token(cluster: Cluster, tmp_path: Path) -> None:
-    async with served(cluster, tmp_path, token=TOKEN) as url:
-        headers = {"Authorization": f"Bearer {TOKEN}"}
+@pytest.mark.parametrize(
+    ("given", "options"), [(TOKEN, []), ("", ["--allow-writes"])], ids=["a token that is set", "a token that is made"]
+)
+async def test_http_with_a_token(cluster: Cluster, tmp_path: Path, given: str, options: list[str]) -> None:
+    """Any process and any user of the machine reaches the loopback address, so nobody gets in without a token."""
+    async with served(cluster, tmp_path, *options, token=given) as (url, token):
+        assert token == given or len(token) == 64
+        headers = {"Authorization": f"Bearer {token}"}
         async with (
             httpx2.AsyncClient(headers=headers) as http,
             Client(streamable_http_client(url, http_client=http)) as client,
@@ -176,15 +183,15 @@ async def test_http_with_a_token(cluster: Cluster, tmp_path: Path) -> None:
         async with httpx2.AsyncClient() as http:
             body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
             accept = {"Accept": "application/json, text/event-stream"}
-            for wrong in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}):
+            for wrong in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {token}"}):
                 assert (await http.post(url, json=body, headers={**accept, **wrong})).status_code == 401
     entries = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]
     assert [entry["by"] for entry in entries if entry["event"] == "call"] == ["token"]
 
 
 async def test_http_refuses_foreign_hosts_origins_and_sizes(cluster: Cluster, tmp_path: Path) -> None:
-    async with served(cluster, tmp_path, "--name", "mcp.example.com") as url, httpx2.AsyncClient() as http:
-        accept = {"Accept": "application/json, text/event-stream"}
+    async with served(cluster, tmp_path, "--name", "mcp.example.com") as (url, token), httpx2.AsyncClient() as http:
+        accept = {"Accept": "application/json, text/event-stream", "Authorization": f"Bearer {token}"}
 
         async def status(body: bytes = INITIALIZE, **headers: str) -> int:
             sent = {**accept, "Content-Type": "application/json", **headers}
@@ -195,6 +202,7 @@ async def test_http_refuses_foreign_hosts_origins_and_sizes(cluster: Cluster, tm
         assert await status(Host="evil.example.com") == 421
         assert await status(Host="127.0.0.1.evil.example.com:80") == 421
         assert await status(Origin="http://evil.example.com") == 403
+        assert await status(Origin="null") == 403, "a page in a sandbox, or a file"
         assert await status(Origin="https://mcp.example.com") == 200
         assert await status(b"x" * (5 * 1024 * 1024)) == 413
         assert (await http.get(url.removesuffix("/mcp") + "/other")).status_code == 404
@@ -218,7 +226,7 @@ async def test_a_connection_without_a_complete_request_ends(
     await calls.start()
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     done = asyncio.Event()
-    server = asyncio.create_task(serving.serve_http(calls, HttpOptions(port=0), ready.set_result, _until(done)))
+    server = asyncio.create_task(serving.serve_http(calls, HttpOptions(TOKEN, port=0), ready.set_result, _until(done)))
     port = int((await ready).split(":")[2].split("/")[0])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(sent)
@@ -240,7 +248,7 @@ async def test_https_on_every_address(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "cert.pem").write_bytes(issued.certificate)
     (tmp_path / "key.pem").write_bytes(issued.key)
     pair = ("--certificate", str(tmp_path / "cert.pem"), "--key", str(tmp_path / "key.pem"))
-    async with served(cluster, tmp_path, "--host", "0.0.0.0", *pair, token=TOKEN) as url:
+    async with served(cluster, tmp_path, "--host", "0.0.0.0", *pair, token=TOKEN) as (url, _):
         assert url.startswith("https://0.0.0.0:")
         context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
         headers = {"Authorization": f"Bearer {TOKEN}"}
@@ -262,7 +270,7 @@ def test_an_audit_log_that_cannot_be_written_stops_the_start(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--http", "--host", "0.0.0.0"], "other machines could use this server without a token"),
+        (["--http", "--host", "0.0.0.0"], "others could use this server, which listens on 0.0.0.0, without a token"),
         (["--http", "--certificate", "x"], "--certificate and --key must be used together"),
         (["--name", "x"], "belong to HTTP"),
         (["--mask", "("], "not a regular expression"),

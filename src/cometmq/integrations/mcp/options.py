@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -76,19 +77,26 @@ class McpOptions:
 class HttpOptions:
     """The address for streamable HTTP, and the clients that may connect.
 
-    :raises McpOptionsError: strangers could connect, or the token is too short.
+    A token is always needed: other users of this machine reach its loopback address as well.
+
+    :raises McpOptionsError: there is no token, or it is too short.
     """
 
+    token: str
     host: str = "127.0.0.1"
     port: int = DEFAULT_MCP_PORT
-    token: str = ""
     names: tuple[str, ...] = ()
     """Further names by which clients and proxies call this server."""
     certificate: Path | None = None
     key: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.token and len(self.token) < MIN_TOKEN_CHARS:
+        if not self.token:
+            raise McpOptionsError(
+                f"others could use this server, which listens on {self.host}, without a token",
+                next_step=f"set ${TOKEN_VARIABLE} or --token-file, or listen on 127.0.0.1, where a token is made",
+            )
+        if len(self.token) < MIN_TOKEN_CHARS:
             raise McpOptionsError(
                 f"the token has fewer than {MIN_TOKEN_CHARS} characters",
                 next_step="create one with: openssl rand -hex 32",
@@ -98,13 +106,13 @@ class HttpOptions:
                 "the token has characters that HTTP headers cannot carry: blanks, or characters other than ASCII",
                 next_step="create one with: openssl rand -hex 32",
             )
-        if self.host not in LOOPBACK and not self.token:
-            raise McpOptionsError(
-                f"other machines could use this server without a token, because it listens on {self.host}",
-                next_step=f"set ${TOKEN_VARIABLE} or --token-file, or listen on 127.0.0.1",
-            )
         if (self.certificate is None) != (self.key is None):
             raise McpOptionsError("--certificate and --key must be used together")
+
+
+def new_token() -> str:
+    """Return a bearer token that nobody can guess."""
+    return secrets.token_hex(32)
 
 
 def read_token(file: Path) -> str:

@@ -175,8 +175,8 @@ async def serve_http(
         streamable_http_path=PATH,
         max_request_body_size=MAX_REQUEST_BYTES,
         transport_security=_allowed(options),
-        auth=AuthSettings(issuer_url=address, resource_server_url=None) if options.token else None,  # type: ignore[arg-type]
-        token_verifier=_Verifier(options.token) if options.token else None,
+        auth=AuthSettings(issuer_url=address, resource_server_url=None),  # type: ignore[arg-type]
+        token_verifier=_Verifier(options.token),
     )
     config = uvicorn.Config(
         app,
