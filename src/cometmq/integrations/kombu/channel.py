@@ -6,10 +6,8 @@ import asyncio
 import json
 import logging
 import os
-import sys
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from amqp.exceptions import RecoverableConnectionError
@@ -24,6 +22,7 @@ from cometmq.integrations.kombu.envelope import Payload, StrangerError, from_mes
 from cometmq.integrations.kombu.names import tag_of, topic_of_exchange, topic_of_queue
 from cometmq.integrations.kombu.readers import PrivateQueue, Source
 from cometmq.integrations.kombu.receiver import Receiver
+from cometmq.integrations.kombu.revoked import REVOKED_STATES
 
 if TYPE_CHECKING:
     from cometmq.client.simple.message import PoppedMessage
@@ -240,7 +239,7 @@ class Channel(virtual.Channel):
         recalled = self._run(self.session.recall([ids] if isinstance(ids, str) else list(ids)))
         for task_id, reply_to in recalled.items():
             log.info("task %s is recalled", task_id)
-            _store_revoked(task_id, reply_to)
+            REVOKED_STATES.store(self._sync.settings, task_id, reply_to)
 
     # --- consuming ---
 
@@ -471,15 +470,3 @@ def _matcher(kind: Any, pattern: str) -> Callable[[str], bool] | None:
         return None
     compiled = kind.key_to_pattern(pattern)
     return lambda key: bool(kind._match(compiled, key))
-
-
-def _store_revoked(task_id: str, reply_to: str | None) -> None:
-    """Store the state of a recalled task, so that nobody waits for its result."""
-    celery = sys.modules.get("celery")
-    if celery is None:
-        return
-    try:
-        request = import_module("celery.app.task").Context(id=task_id, correlation_id=task_id, reply_to=reply_to)
-        celery.current_app.backend.mark_as_revoked(task_id, "revoked", request=request, store_result=True)
-    except Exception as error:  # a result backend may raise anything
-        log.warning("the state of the recalled task %s is not stored: %r", task_id, error)
