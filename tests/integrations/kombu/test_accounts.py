@@ -21,12 +21,32 @@ SENDER = {
     "topicPerms": ["orders=PUB"],
 }
 
+WORKER = {
+    "accessKey": "worker-account",
+    "secretKey": "secret-of-worker",
+    "admin": False,
+    "defaultTopicPerm": "DENY",
+    "defaultGroupPerm": "DENY",
+    "topicPerms": ["orders=SUB", "|replies=PUB|SUB"],
+    "groupPerms": ["celery=SUB"],
+}
+READER = {
+    "accessKey": "reader-account",
+    "secretKey": "secret-of-reader",
+    "admin": False,
+    "defaultTopicPerm": "DENY",
+    "defaultGroupPerm": "DENY",
+    "topicPerms": ["|replies=SUB"],
+    "groupPerms": ["celery=SUB"],
+}
+
 
 @pytest.fixture(scope="module")
 def secured() -> Iterator[SyncCluster]:
-    with SyncCluster(accounts=[SENDER], tls=True) as cluster:
+    with SyncCluster(accounts=[SENDER, WORKER, READER], tls=True) as cluster:
         with SyncAdmin(cluster.namesrv_address, security=cluster.cluster.security) as admin:
             admin.create_topic("orders", queues=10, message_type="PRIORITY")
+            admin.create_topic("|replies", queues=1)
         yield cluster
 
 
@@ -54,6 +74,16 @@ def test_an_account_that_may_only_send(secured: SyncCluster) -> None:
     with connection(secured, credentials.access_key, credentials.secret_key) as receiving:
         queue = receiving.SimpleQueue("orders")
         assert [queue.get(timeout=10).body for _ in range(2)] == [b"[]", b"[]"]
+
+
+def test_a_worker_sends_results_without_a_right_on_the_name_of_their_queue(secured: SyncCluster) -> None:
+    with connection(secured, "reader-account", "secret-of-reader") as reading, reading.channel() as results:
+        results.queue_declare("results-of-sender", exclusive=True)
+        with connection(secured, "worker-account", "secret-of-worker") as working, working.channel() as channel:
+            channel.basic_publish(channel.prepare_message("[3]"), "", "results-of-sender")
+        found = results.basic_get("results-of-sender", no_ack=True)
+        assert found is not None
+        assert found.body == b"[3]"
 
 
 def test_a_wrong_password_is_not_shown(secured: SyncCluster) -> None:

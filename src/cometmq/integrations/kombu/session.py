@@ -178,12 +178,15 @@ class Session:
             return False
         (data,) = await self.instance.routes.data_of([topic])
         if data is None:
-            if len(self._absent) > MAX_REMEMBERED:
-                self._absent.clear()
-            self._absent[topic] = now
+            self._note_absent(topic)
             return False
         self._topics.add(topic)
         return True
+
+    def _note_absent(self, topic: str) -> None:
+        if len(self._absent) > MAX_REMEMBERED:
+            self._absent.clear()
+        self._absent[topic] = self.instance.clock.monotonic()
 
     async def has_topic_of(self, queue: str) -> bool:
         """Return whether a queue has a topic, or had one a moment ago."""
@@ -215,23 +218,27 @@ class Session:
         topic = topic_of_exchange(self.settings.topic_prefix, exchange)
         if always:
             await self._ensure(topic, 1, None)
-        else:
-            try:
-                if not await self.has_topic(topic):
-                    return False
-            except AccessDeniedError:
-                return False  # the account sends to queues, and not to readers
+        elif not await self._may_see(topic):
+            return False
         await self._send(to_message(topic, payload, tag=tag_of(key), hold=False))
         return True
 
     async def _place(self, queue: str, *, is_task: bool) -> tuple[str, str | None]:
         """Return the topic for a message to a queue, and the tag that it needs there."""
         topic = topic_of_queue(self.settings.topic_prefix, queue)
-        if queue not in self.private and (topic in self._topics or is_task or await self.has_topic(topic)):
+        if queue not in self.private and (topic in self._topics or is_task or await self._may_see(topic)):
             return await self.ensure_queue(queue), None
         replies = replies_topic(self.settings.topic_prefix)
         await self._ensure(replies, 1, None)
         return replies, tag_of(queue)
+
+    async def _may_see(self, topic: str) -> bool:
+        """Return whether a topic exists; an account without a right on it cannot send to it, but may send replies."""
+        try:
+            return await self.has_topic(topic)
+        except AccessDeniedError:
+            self._note_absent(topic)
+            return False
 
     async def _send(self, message: Message, reply_to: str | None = None) -> None:
         """Store a message once, even if an earlier attempt to send it is in doubt.
