@@ -41,6 +41,10 @@ _NOTIFY_MS: Final = 5_000
 """Maximum time in milliseconds for which a notification waits. Apache's brokers answer only one of a group's waiting
 notifications for each message, maybe that of a member that no longer waits; the others then wait at most this long.
 """
+_FIRST_MS: Final = 1_000
+"""Maximum time in milliseconds of the first wait at a place after a message. Apache's brokers do not see a message that
+arrives while a pop or a notification begins to wait; such messages often follow the start of a consumer.
+"""
 _SEEK_MS: Final = 1_000
 """Number of milliseconds between two requests for the route of a topic that does not exist yet."""
 _EARLY_S: Final = 0.05
@@ -76,6 +80,8 @@ class Places:
         """The places of each topic, in the order of their turns; the topics, too."""
         self._is_stale = True
         self._quiet: dict[Place, asyncio.Task[None]] = {}
+        self._waited: set[Place] = set()
+        """The places at which a wait has ended since the last message."""
         self._failed: set[Place] = set()
         """The quiet places whose brokers do not answer."""
         self._alarms: dict[Place, int] = {}
@@ -136,7 +142,7 @@ class Places:
         for place in places:
             if place in self._failed or (place in self._quiet and left_s > 0):
                 continue
-            waits_ms = min(max(round(left_s * 1000), 0), longest_ms) if is_only else 0
+            waits_ms = min(max(round(left_s * 1000), 0), self._wait_ms(place, longest_ms)) if is_only else 0
             found = await self._pop(place, max_messages, invisible_ms, waits_ms)
             if found:
                 self._pass_turn(place)
@@ -184,7 +190,8 @@ class Places:
             self._on_others(popped.others)
         if popped.messages:
             self._alarms.pop(place, None)
-        elif poll_ms and self._is_early(began, poll_ms):
+            self._waited.discard(place)
+        elif poll_ms and self._ends_early(place, began, poll_ms):
             self._hush(place, self._requests.config.error_delay_s)
         return popped.messages
 
@@ -263,7 +270,7 @@ class Places:
         data = self._subscriptions.get(place.topic)
         if data is None:
             return True
-        began, wait_ms = self._clock.monotonic(), 0 if place in self._failed else _NOTIFY_MS
+        began, wait_ms = self._clock.monotonic(), 0 if place in self._failed else self._wait_ms(place, _NOTIFY_MS)
         try:
             has_message = await self._requests.has_message(place, data, wait_ms)
         except (ClientError, RemotingError) as error:
@@ -276,14 +283,22 @@ class Places:
         self._instance.outages.over(place.broker)
         if has_message:
             self._alarms[place] = self._alarms.get(place, 0) + 1
-        elif wait_ms and self._is_early(began, wait_ms):
+        elif wait_ms and self._ends_early(place, began, wait_ms):
             await self._clock.sleep(self._requests.config.error_delay_s)
             return True
         return has_message or place in self._failed or not self._waiters
 
-    def _is_early(self, began: float, wait_ms: int) -> bool:
-        """Return whether a broker answered long before the wait time ended, because its clock is ahead of this one."""
-        return (self._clock.monotonic() - began) * 2000 < wait_ms
+    def _wait_ms(self, place: Place, longest_ms: int) -> int:
+        return longest_ms if place in self._waited else min(longest_ms, _FIRST_MS)
+
+    def _ends_early(self, place: Place, began: float, wait_ms: int) -> bool:
+        """Return whether a broker ended a wait long before its time, because its clock is ahead of this one.
+
+        The first wait is too short to tell.
+        """
+        is_first = place not in self._waited
+        self._waited.add(place)
+        return not is_first and (self._clock.monotonic() - began) * 2000 < wait_ms
 
     async def _fail(self, place: Place, error: ClientError | RemotingError) -> None:
         """Skip all places of a broker that does not answer, until it answers again."""
@@ -333,6 +348,7 @@ class Places:
         for place in self._quiet.keys() - current:
             self._quiet.pop(place).cancel()
             self._failed.discard(place)
+        self._waited &= current
         for place in self._alarms.keys() - current:
             del self._alarms[place]
 
