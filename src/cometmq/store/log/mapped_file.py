@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -27,8 +28,8 @@ def file_name(offset: int) -> str:
 class MappedFile:
     """One file of a sequence, with its mapping, and with its descriptor while it is written.
 
-    It has the sequence's bytes from ``start`` to ``end``. The mapping has a descriptor of its own, so a file that is
-    written needs two descriptors, and every other file one.
+    It has the sequence's bytes from ``start`` to ``end``. Before Python 3.13, the mapping has a descriptor of its own,
+    so a file that is written needs two descriptors, and every other file one.
     """
 
     __slots__ = ("_fd", "_is_closed", "end", "path", "reserved", "size", "start", "view")
@@ -44,7 +45,7 @@ class MappedFile:
         self.reserved = size if os.fstat(self._fd).st_blocks * _BLOCK_BYTES >= size else 0
         """Number of bytes whose disk space is known to be allocated."""
         try:
-            self.view = memoryview(mmap.mmap(self._fd, size, mmap.MAP_SHARED, mmap.PROT_READ))
+            self.view = memoryview(_mapped(self._fd, size))
         except BaseException:
             os.close(self._fd)
             raise
@@ -78,6 +79,17 @@ class MappedFile:
             self._is_closed = True
             self.rest()
             self.view = memoryview(b"")
+
+
+if sys.version_info >= (3, 13):
+
+    def _mapped(fd: int, size: int) -> mmap.mmap:
+        return mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ, trackfd=False)
+
+else:
+
+    def _mapped(fd: int, size: int) -> mmap.mmap:
+        return mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
 
 
 def create_file(path: Path, size: int, disk: Disk, reserved: int | None = None) -> None:

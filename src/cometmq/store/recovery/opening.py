@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import logging
 
+from cometmq import descriptors
 from cometmq.clock import Clock
 from cometmq.store.config import StoreConfig
 from cometmq.store.disk import Disk
@@ -90,8 +92,17 @@ def open_store(
             log.close()
         lock.release()
         if isinstance(error, OSError):
-            raise StoreError(f"{config.root} cannot be opened: {error}") from error
+            raise StoreError(f"{config.root} cannot be opened: {error}", next_step=_next_step(error)) from error
         raise
+
+
+def _next_step(error: OSError) -> str | None:
+    if error.errno != errno.EMFILE:
+        return None
+    return (
+        f"this process is limited to {descriptors.limit()} descriptors, and a log file may need one: raise the limit "
+        "with ulimit -n or LimitNOFILE"
+    )
 
 
 def _recover(
