@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from queue import Empty
@@ -19,6 +21,7 @@ from tests.integrations.kombu.conftest import Connect
 from cometmq.client import Admin, IllegalMessageError, MessageExt, RemotingConnectError, RemotingTimeoutError
 from cometmq.client import Message as RocketMessage
 from cometmq.client.dead_letters import Ledger, Selection, read_dead_letters, resend
+from cometmq.client.simple.consumer import SimpleConsumer
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.testing import Direction, SyncCluster
 
@@ -86,6 +89,59 @@ def test_no_more_is_received_than_the_prefetch_limit_allows(connect: Connect, na
                 received.messages[0].ack()
                 nothing_comes(first)
     assert sorted(received.bodies + others.bodies) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_busy_consumer_gathers_its_acknowledgements_and_requests(
+    connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, other, received = connect(), connect(), Received(ack=False)
+    with connection.channel() as channel, other.channel() as sending:
+        Queue(name, routing_key=name)(channel).declare()
+        for number in range(96):
+            Producer(sending).publish(number, routing_key=name)
+        with Consumer(channel, [Queue(name, routing_key=name)], callbacks=[received], prefetch_count=32):
+            counts = counted_requests(channel._receivers[False]._consumer, monkeypatch)
+            for count in range(1, 97):
+                drain(connection, received, count)
+                received.messages[count - 1].ack()
+            wait_for(lambda: counts["acknowledge"] == 96, "all acknowledgements")
+    assert sorted(received.bodies) == list(range(96))
+    assert counts["pop"] <= 24, "a request for each message"
+    assert counts["requests"] <= 48, "a request for each acknowledgement"
+    with connect().SimpleQueue(name) as queue, pytest.raises(Empty):
+        queue.get_nowait()
+
+
+def counted_requests(consumer: SimpleConsumer, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count the pops of a consumer, its requests to acknowledge messages, and the messages in those."""
+    requests, counts = consumer._requests, Counter[str]()
+    pop, acknowledge = requests.pop, requests.acknowledge
+
+    async def popped(*args: Any) -> Any:
+        counts["pop"] += 1
+        return await pop(*args)
+
+    async def acknowledged(broker: str, messages: Sequence[Any]) -> None:
+        await acknowledge(broker, messages)
+        counts.update(acknowledge=len(messages), requests=1)
+
+    monkeypatch.setattr(requests, "pop", popped)
+    monkeypatch.setattr(requests, "acknowledge", acknowledged)
+    return counts
+
+
+def test_a_single_acknowledgement_waits_for_no_other(
+    connection: Connection, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    received = Received(ack=False)
+    queue = Queue(name, routing_key=name)
+    with connection.channel() as channel, Consumer(channel, [queue], callbacks=[received], prefetch_count=32):
+        counts = counted_requests(channel._receivers[False]._consumer, monkeypatch)
+        for number in range(2):
+            Producer(channel).publish(number, routing_key=name)
+            drain(connection, received, number + 1)
+            received.messages[number].ack()
+            wait_for(lambda: counts["acknowledge"] == len(received.messages), "the acknowledgement")
 
 
 def test_what_a_closed_channel_held_comes_again_at_once(connect: Connect, name: str) -> None:

@@ -70,7 +70,7 @@ def test_what_arrives_while_a_channel_closes_disturbs_no_other(connect: Connect,
     ):
         channel = connection.channel()
         channel.close()
-        channel._put_arrived(name, None, None)
+        channel._put_arrived((name, None, None))
         connection.transport.mailbox.put((channel, (name, {"properties": {}}, None)))
         Producer(other).publish("m", routing_key=f"{name}-2")
         drain(connection, received, 1)
@@ -88,7 +88,7 @@ def test_what_arrives_while_a_channel_closes_comes_again(
     close = member.close
 
     async def late(messages: Callable[[], list[PoppedMessage]]) -> None:
-        channel._popped(member, held[1])
+        channel._popped(member, [held[1]])
         await close(messages)
 
     monkeypatch.setattr(member, "close", late)

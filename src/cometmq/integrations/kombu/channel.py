@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -60,6 +60,7 @@ class Channel(virtual.Channel):
         """The callbacks of each queue's consumers, by their tags; the latest consumer gets the messages."""
         self._unacknowledged: set[str] = set()
         """The queues whose consumers acknowledge nothing."""
+        self._last_tag = 0
         self._arrived = 0
         self._dispatched = 0
 
@@ -91,7 +92,7 @@ class Channel(virtual.Channel):
         return found
 
     async def _new_member(self) -> Receiver:
-        member = Receiver(self._sync.settings, self._credit, self._popped)
+        member = Receiver(self._sync.settings, self._credit, self._enough, self._popped)
         await member.open()
         return member
 
@@ -253,7 +254,7 @@ class Channel(virtual.Channel):
         try:
             private = self.session.private.get(queue)
             if private is not None:
-                self._run(_start(private, lambda payload: self._put_arrived(queue, payload, None)))
+                self._run(_start(private, lambda payload: self._put_arrived((queue, payload, None))))
             else:
                 topic = self._run(self.session.ensure_queue(queue))
                 self._queues[topic] = queue
@@ -312,22 +313,28 @@ class Channel(virtual.Channel):
         limit = self.qos.prefetch_count
         return limit - len(self._held) - waiting if limit else UNLIMITED - waiting
 
+    def _enough(self) -> int:
+        return self.qos.prefetch_count // 2 or 1
+
     def _look_again(self) -> None:
         """Let the receiver look at the credit again."""
         if False in self._receivers and self._pid == os.getpid():
             self._sync.soon(self._receivers[False].poke)
 
-    def _popped(self, member: Receiver, message: PoppedMessage) -> None:
-        queue = self._queues.get(message.subscribed_topic)
-        if queue is None:  # its consumer was cancelled
-            self._sync.start(member.give_back(message))
-        else:
-            self._put_arrived(queue, message, member)
+    def _popped(self, member: Receiver, messages: Sequence[PoppedMessage]) -> None:
+        arrived: list[Held] = []
+        for message in messages:
+            queue = self._queues.get(message.subscribed_topic)
+            if queue is None:  # its consumer was cancelled
+                self._sync.start(member.give_back(message))
+            else:
+                arrived.append((queue, message, member))
+        self._put_arrived(*arrived)
 
-    def _put_arrived(self, queue: str, item: Any, member: Receiver | None) -> None:
+    def _put_arrived(self, *arrived: Held) -> None:
         if (connection := self.connection) is not None:
-            self._arrived += 1
-            connection.mailbox.put((self, (queue, item, member)))
+            self._arrived += len(arrived)
+            connection.mailbox.put(*[(self, held) for held in arrived])
 
     def dispatch(self, held: Held) -> None:
         """Pass a message to the consumer of its queue, in the thread of the connection."""
@@ -370,8 +377,12 @@ class Channel(virtual.Channel):
         if not no_ack:
             self._held[tag] = held
         elif member is not None:
-            self._sync.soon(member.ack_soon, item)
+            member.ack_soon(item)
         return payload
+
+    def _next_delivery_tag(self) -> int:
+        self._last_tag += 1
+        return self._last_tag
 
     # --- the ends of messages ---
 
@@ -382,9 +393,10 @@ class Channel(virtual.Channel):
             tags = list(self._held)[: list(self._held).index(delivery_tag) + 1]
         for tag in tags:
             self.qos.ack(tag)
-            _, item, member = self._held.pop(tag, (None, None, None))
-            if member is not None:
-                self._sync.soon(member.ack_soon, item)
+            held = self._held.pop(tag, None)
+            member = None if held is None else held[2]
+            if held is not None and member is not None:
+                member.ack_soon(held[1])
             if member is not self._receivers.get(False):
                 self._look_again()
 
@@ -420,7 +432,7 @@ class Channel(virtual.Channel):
             if member is not None:
                 changes.append(member.give_back(item))
             elif queue in self._active_queues:
-                self._sync.soon(self._put_arrived, queue, item, None)
+                self._sync.soon(self._put_arrived, (queue, item, None))
             elif (private := self.session.private.get(queue)) is not None:
                 private.returned.append(item)
         if changes:

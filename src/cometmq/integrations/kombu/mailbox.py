@@ -13,6 +13,8 @@ class Mailbox:
 
     def __init__(self) -> None:
         self._items: deque[Any] = deque()
+        self._is_awake = False
+        """True if the descriptor is readable."""
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
@@ -24,20 +26,17 @@ class Mailbox:
         """Return the descriptor."""
         return self._reader.fileno()
 
-    def put(self, item: Any) -> None:
-        """Add an item, from any thread."""
-        self._items.append(item)
-        self.wake()
-
-    def wake(self) -> None:
-        """Make the descriptor readable."""
-        with suppress(OSError):  # it is full, and thus readable, or closed
-            self._writer.send(b"\0")
+    def put(self, *items: Any) -> None:
+        """Add items, from any thread."""
+        self._items.extend(items)
+        self.wake_if_filled()
 
     def wake_if_filled(self) -> None:
         """Make the descriptor readable if there are items."""
-        if self._items:
-            self.wake()
+        if self._items and not self._is_awake:
+            self._is_awake = True
+            with suppress(OSError):  # it is closed
+                self._writer.send(b"\0")
 
     def remove(self, owner: object, queue: str | None = None, *, member: object = None) -> list[Any]:
         """Remove and return the messages of an owner, or only those of one of its queues or receivers.
@@ -64,6 +63,7 @@ class Mailbox:
         """Make the descriptor not readable; call it before :meth:`take`."""
         with suppress(OSError):
             self._reader.recv(4096)
+        self._is_awake = False
 
     def wait(self, timeout: float | None) -> bool:
         """Wait until there may be an item, at most ``timeout`` seconds; return whether there may be one."""
@@ -77,6 +77,7 @@ class Mailbox:
         finally:
             with suppress(OSError):
                 self._reader.setblocking(False)
+        self._is_awake = False
         return True
 
     def close(self) -> None:
