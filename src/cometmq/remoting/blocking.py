@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import select
 import socket
 from collections.abc import Callable, Mapping
 from typing import Self, TypeVar
@@ -68,6 +69,13 @@ class BlockingConnection:
     def close(self) -> None:
         """Close the connection."""
         self._socket.close()
+
+    @property
+    def is_quiet(self) -> bool:
+        """False if something waits to be read that answers no request: the peer has closed the connection."""
+        waiting = select.poll()
+        waiting.register(self._socket, select.POLLIN)
+        return not waiting.poll(0)
 
     def send(self, data: bytes) -> None:
         """Write raw bytes."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from functools import partial
 from typing import Any, Final, TypeVar
 
 from cometmq.client.errors import ClientStateError
-from cometmq.client.send_result import SendResult
-from cometmq.client.sync.base import Answer, SyncClient
+from cometmq.client.sync.base import SyncClient
+from cometmq.client.sync.direct import DirectSender
 from cometmq.errors import CometMQError
 from cometmq.integrations.kombu.envelope import Payload
 from cometmq.integrations.kombu.session import Session
@@ -32,6 +31,8 @@ class SyncSession(SyncClient[Session]):
         self.settings = settings
         self._bind(Session, settings)
         self.run(self._inner.open())
+        producer = self._inner.producer
+        self._direct = DirectSender(self._inner.instance, producer.group, producer.config, settings.security)
 
     @property
     def inner(self) -> Session:
@@ -45,26 +46,25 @@ class SyncSession(SyncClient[Session]):
     def put(self, queue: str, payload: Payload) -> None:
         """Store a message in a queue; see :meth:`Session.put <cometmq.integrations.kombu.session.Session.put>`.
 
-        The usual task, to a queue that is known, needs no coroutine.
+        The usual task, to a queue that is known, is sent in the caller's thread.
 
         :raises CometMQError: it may not be stored.
         """
         message = self._inner.plain_message(queue, payload)
-        if message is None or self._is_exiting:
-            self.run(self._inner.put(queue, payload))
-            return
-        self._check_other_thread()
-        answer: Answer[SendResult] = Answer()
-        self._loop.call_soon_threadsafe(
-            partial(self._inner.producer.send_then, message, None, None, None, None, answer.put)
-        )
-        try:
-            answer.wait()
-        except CometMQError as error:
-            if not self._inner.note_failure(message, error):
-                raise
-            self.run(self._inner.ensure_queue(queue))  # another process has deleted it
-            self.run(self._inner.put(queue, payload))
+        if message is not None:
+            try:
+                if self._direct.send(message):
+                    return
+            except CometMQError as error:
+                if not self._inner.note_failure(message, error):
+                    raise
+                self.run(self._inner.ensure_queue(queue))  # another process has deleted it
+        self.run(self._inner.put(queue, payload))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._direct.close()
+        self.run(self._inner.close())
 
     def soon(self, function: Callable[..., object], *args: Any) -> None:
         """Call a function on the event loop of the connections, without waiting for it."""
@@ -116,7 +116,7 @@ class Sessions:
             if session.users or self._open.get(session.settings) is not session:
                 return
             del self._open[session.settings]
-            session.run(session.inner.close())
+            session.close()
 
 
 SESSIONS: Final = Sessions()
