@@ -244,6 +244,19 @@ async def test_closing_ends_what_waits_and_refuses_what_comes(echo: Server) -> N
         await client.invoke(echo.address, ECHO)
 
 
+async def test_a_client_that_finishes_sends_nothing_more_on_any_connection(echo: Server) -> None:
+    for rounds in range(30):  # the connection may not be open yet
+        async with RemotingClient() as client:
+            call = asyncio.ensure_future(client.invoke(echo.address, SILENT))
+            for _ in range(rounds):
+                await asyncio.sleep(0)
+            client.finish()
+            with pytest.raises(RemotingClosedError):
+                await ask(client, echo, 1)
+            with pytest.raises((RemotingClosedError, RemotingSendError)):
+                await asyncio.wait_for(call, 10)  # the server closes the connection
+
+
 async def test_after_a_fork_the_error_says_what_to_do(echo: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     async with RemotingClient() as client:
         await ask(client, echo, 1)

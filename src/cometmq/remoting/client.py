@@ -266,11 +266,18 @@ class RemotingClient:
             connection = await self._connect(address, deadline)
         if not connection.has_room:
             await connection.room(deadline)
+        if self._closed:
+            raise _closed(address)
         return connection
 
     def finish(self) -> None:
-        """Send no further requests: servers forget those that wait, and send the responses that are on their way."""
+        """Send no further requests: servers forget those that wait, and send the responses that are on their way.
+
+        Requests that wait for a connection fail with :exc:`RemotingClosedError`.
+        """
         self._closed = True
+        for shared in self._connecting.values():
+            shared.task.cancel()
         for connection in list(self._connections.values()):
             connection.finish()
 
@@ -293,7 +300,7 @@ class RemotingClient:
 
     async def _connect(self, address: str, deadline: float) -> ClientConnection:
         if self._closed:
-            raise RemotingClosedError(address, "this client is closed", next_step="create a new client")
+            raise _closed(address)
         shared = self._connecting.get(address)
         if shared is None:
             shared = self._connecting[address] = SharedTask(self._open(address))
@@ -308,7 +315,7 @@ class RemotingClient:
             ) from None
         except asyncio.CancelledError:
             if shared.task.cancelled():
-                raise RemotingClosedError(address, "this client is closed", next_step="create a new client") from None
+                raise _closed(address) from None
             raise
 
     async def _open(self, address: str) -> ClientConnection:
@@ -355,3 +362,7 @@ class RemotingClient:
 def _resolve(waiter: asyncio.Future[Answer], answer: Answer) -> None:
     if not waiter.done():
         waiter.set_result(answer)
+
+
+def _closed(address: str) -> RemotingClosedError:
+    return RemotingClosedError(address, "this client is closed", next_step="create a new client")

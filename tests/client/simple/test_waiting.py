@@ -14,7 +14,7 @@ from tests.helpers.waiting import until
 from cometmq.client import BrokerError, ClientInstance, SimpleConsumer
 from cometmq.clock import SystemClock
 from cometmq.remoting.codes import RequestCode
-from cometmq.testing import Cluster, VirtualClock
+from cometmq.testing import Cluster, VirtualClock, settle
 
 Receive = Callable[[SimpleConsumer], Any]
 
@@ -237,3 +237,15 @@ async def test_urgent_messages_come_first(timed: Cluster) -> None:
     async with consumer(timed, "p") as reader:
         found = await reader.receive(wait_s=0)
         assert [message.priority for message in found] == [3, 3, 2, 1, 0]
+
+
+async def test_a_call_that_ends_at_any_moment_leaves_no_pop_at_the_broker(timed: Cluster) -> None:
+    async with consumer(timed) as reader:
+        for rounds in range(30):  # each time over a new connection, which may not be open yet
+            waiting = asyncio.ensure_future(reader.receive(wait_s=60))
+            for _ in range(rounds):
+                await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.wait({waiting})
+            await settle()
+            assert [len(broker.pops.polling) for broker in timed.brokers] == [0], f"ended after {rounds} rounds"

@@ -26,7 +26,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from cometmq.client.background import Spawn
-from cometmq.client.errors import BrokerError, ClientError, RemotingError, RouteNotFoundError
+from cometmq.client.errors import BrokerError, ClientError, RemotingClosedError, RemotingError, RouteNotFoundError
 from cometmq.client.simple.message import PoppedMessage
 from cometmq.client.simple.requests import Place, Popped, SimpleRequests, passes
 from cometmq.clock import wait_for
@@ -180,6 +180,8 @@ class Places:
         try:
             popped = pop.result()
         except (ClientError, RemotingError) as error:
+            if self.is_stopped and isinstance(error, RemotingClosedError):
+                return []
             self._pass_turn(place)
             if not passes(error):
                 raise
