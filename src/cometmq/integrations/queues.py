@@ -66,7 +66,10 @@ class QueueOptions:
     def consumer(self) -> SimpleConsumerConfig:
         """Return the options of the consumer."""
         return SimpleConsumerConfig(
-            invisible_s=self.invisible_s, renew_up_to_s=self.max_running_s, gives_back_when_gone=True
+            invisible_s=self.invisible_s,
+            renew_up_to_s=self.max_running_s,
+            gives_back_when_gone=True,
+            retries_first=True,
         )
 
 

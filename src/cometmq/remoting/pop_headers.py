@@ -32,6 +32,8 @@ class PopMessageRequestHeader(Header):
     """The client's ID if the broker gives back what the client leaves behind when its connections close; CometMQ's
     extension.
     """
+    retries_first: bool | None = None
+    """True if every second pop hands out messages that are delivered again before others; CometMQ's extension."""
 
 
 class PopMessageResponseHeader(Header):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery
+from celery.exceptions import Reject
 
 import cometmq.integrations.kombu  # noqa: F401
 
@@ -45,6 +46,13 @@ def until_file(self: Any, path: str) -> bool:
     while not Path(path).exists():
         time.sleep(0.01)
     return bool(self.request.delivery_info["redelivered"])
+
+
+@app.task(bind=True, acks_late=True)
+def not_at_once(self: Any) -> None:
+    """Succeed when delivered again."""
+    if not self.request.delivery_info["redelivered"]:
+        raise Reject(requeue=True)
 
 
 @app.task(bind=True, acks_late=True, reject_on_worker_lost=True)

@@ -13,13 +13,14 @@ from celery import chain, group
 from celery.exceptions import TaskRevokedError
 from kombu import Connection
 from tests.helpers.waiting import wait_for
-from tests.integrations.kombu.tasks import add, again, now, poison, until_file
+from tests.integrations.kombu.tasks import add, again, not_at_once, now, poison, until_file
 from tests.integrations.kombu.workers import Workers
 
 import cometmq.integrations.kombu  # noqa: F401
 from cometmq.testing import ProcessCluster, SyncCluster
 
 PATIENCE_S = 30
+BACKLOG = 500
 
 
 def test_tasks_delays_and_remote_control(workers: Workers, name: str) -> None:
@@ -73,6 +74,18 @@ def test_a_task_comes_again_soon_after_its_worker_was_killed(workers: Workers, n
     assert time.monotonic() - killed < 3  # 0.7 s on an idle machine
     go.touch()
     assert result.get(timeout=PATIENCE_S) is True
+
+
+def test_a_requeued_task_does_not_wait_behind_the_others(workers: Workers, name: str) -> None:
+    app = workers.app(name)
+    requeued = not_at_once.delay()
+    with app.producer_pool.acquire(block=True) as producer:
+        for number in range(BACKLOG):
+            add.apply_async((number, number), producer=producer, ignore_result=True)
+    worker = workers.begin(name)
+    wait_for(lambda: f"{requeued.id}] succeeded" in worker.output, "the requeued task")
+    before, _, _ = worker.output.partition(f"{requeued.id}] succeeded")
+    assert before.count("] succeeded") < BACKLOG // 5  # 0 on an idle machine
 
 
 @pytest.mark.crash

@@ -53,7 +53,6 @@ NOT_HERE: Final = {
 """Tests that fail with Redis as well when they are not tried again, with the reason."""
 NOT_OF_KOMBU: Final = {
     "test_Priority::test_simple_buffer_publish_consume": "a queue of one process has no priorities",
-    "test_Priority::test_publish_requeue_consume": "requeued messages of one priority come in any order",
     "test_Failover::test_failover_switches_to_alternate_url": "all nameservers of a URL are used from the beginning",
 }
 """Kombu's tests that cannot hold here, with the reason."""

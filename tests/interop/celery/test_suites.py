@@ -50,7 +50,7 @@ def results(tmp_path: Path) -> Iterator[Redis]:
 def test_kombu_s_tests_of_a_transport_pass(broker: Broker) -> None:
     outcome = run_kombu(broker)
     assert not outcome.failed, outcome.text
-    assert outcome.passed == 44
+    assert outcome.passed == 45
 
 
 def test_celery_s_tests_pass(broker: Broker, results: Redis) -> None:

@@ -203,7 +203,7 @@ class PopMessageProcessor:
         group, in_order = header.consumer_group, bool(header.order)
         if header.queue_id < 0 and not in_order and self._has_read_all(topic, retry, group):
             return _NOTHING
-        places = self._order.places(topic, retry, group, header.queue_id, in_order=in_order)
+        places = self._order.places(topic, retry, header)
         collected = PopResult(self._pop_time(group, places))
         take = self._pop_in_order if in_order else self._pop_queue
         own = wanted if retry is None else own_retries(wanted, retry.topic_name, group)

@@ -33,6 +33,10 @@ class SimpleConsumerConfig:
     """If true, CometMQ's brokers give the messages of a consumer whose connections have closed to others within a
     second, also before their invisible time is over; Apache's brokers ignore this.
     """
+    retries_first: bool = False
+    """If true, CometMQ's brokers let every second request hand out messages that are delivered again before others, so
+    that they do not wait behind all of them; Apache's brokers ignore this.
+    """
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
     """The place at which a new group starts to read: the first or the last offset of each queue."""
     error_delay_s: float = 1.0

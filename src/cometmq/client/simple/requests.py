@@ -122,6 +122,7 @@ class SimpleRequests:
             exp_type=data.expression_type,
             exp=data.sub_string,
             owner=self.instance.client_id if self.config.gives_back_when_gone else None,
+            retries_first=True if self.config.retries_first else None,
         )
         answer = await self._ask(place, RequestCode.POP_MESSAGE, header, poll_ms)
         if answer.code in _NOTHING:

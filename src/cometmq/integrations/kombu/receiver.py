@@ -67,6 +67,7 @@ class Receiver:
             renew_up_to_s=settings.renew_up_to,
             error_delay_s=_RECONNECT_S,
             gives_back_when_gone=True,
+            retries_first=True,
         )
         instance = ClientInstance(settings.namesrv, security=settings.security)
         self._consumer = _Consumer(settings.group, config=config, instance=instance)
