@@ -115,6 +115,25 @@ async def test_the_key_of_the_set_wins_over_a_later_one_in_broker_conf_and_the_l
         assert any(said in record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
 
 
+async def test_a_change_whose_keys_of_the_set_cannot_be_written_leaves_broker_conf_as_it_was(tmp_path: Path) -> None:
+    """Otherwise the answer is an error, and the keys of the machine hold after its next restart."""
+    file = tmp_path / "broker.conf"
+    text = "# by hand\nlogLevel=WARNING\n"
+    file.write_text(text)
+    async with member_set(tmp_path, 2, configStorePath=str(file)) as members:
+        first = master(members)
+        path = SetKeys(first.config).path
+        path.with_name(f"{path.name}.tmp").mkdir(parents=True)  # the new file cannot be written
+        for before in (text, None):
+            if before is None:
+                file.unlink()
+            answer = await put(first, "transactionCheckMax=7\nlogLevel=DEBUG")
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert "cannot write the change" in (answer.remark or "")
+            assert (file.read_text() if file.exists() else None) == before
+        assert (first.config.transaction_check_max, first.config.log_level) == (15, "")
+
+
 def test_only_keys_of_the_set_are_taken_over(tmp_path: Path) -> None:
     config, _ = load_broker_config(None, store_path_root_dir=str(tmp_path))
     keys = SetKeys(config)

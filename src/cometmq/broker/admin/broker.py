@@ -14,6 +14,8 @@ from cometmq.broker.config import SLAVE
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.schedule_message import ScheduleMessageService
 from cometmq.broker.tables.set_keys import SetKeys
+from cometmq.durable import replace_file
+from cometmq.errors import reason_of
 from cometmq.options import ConfigError, changed, format_properties, no_effect
 from cometmq.properties_file import update_file
 from cometmq.remoting.admin_headers import GetBrokerConfigResponseHeader, ViewBrokerStatsDataRequestHeader
@@ -192,13 +194,31 @@ class BrokerAdmin:
                 next_step="change them at the master, which cometmq failover status names",
             )
         own = {key: text for key, text in texts.items() if key not in of_set}
-        if own and config.config_store_path:
-            update_file(Path(config.config_store_path), own)
+        path = Path(config.config_store_path) if own and config.config_store_path else None
+        before = path.read_bytes() if path is not None and path.exists() else None
+        if path is not None:
+            update_file(path, own)
         if keys is not None and of_set:
             wanted = keys.texts | {key: texts[key] for key in of_set}
-            keys.save(wanted)
+            try:
+                keys.save(wanted)
+            except OSError:
+                if path is not None:
+                    _put_back(path, before)
+                raise
             keys.use(wanted)
         return bool(of_set)
+
+
+def _put_back(path: Path, before: bytes | None) -> None:
+    """Restore a file, or the absence of one, because the rest of a change could not be written."""
+    try:
+        if before is None:
+            path.unlink()
+        else:
+            replace_file(path, before)
+    except OSError as error:
+        _log.error("%s cannot be restored: %s; it has keys of a change that was refused", path, reason_of(error))
 
 
 def _existing(path: Path) -> Path:
