@@ -52,7 +52,11 @@ class ReadOnlyFilesError(AuthError):
 
 
 class NotReadableError(AuthError):
-    """The files are being changed, or are invalid, so they cannot be copied now."""
+    """The files cannot be read or are invalid, so they cannot be copied."""
+
+
+class BeingChangedError(NotReadableError):
+    """The files are being changed, so they can be copied in a moment."""
 
 
 class _Stored(msgspec.Struct):
@@ -90,15 +94,18 @@ class PlainCopy:
     def exported(self, account: str) -> tuple[str, bytes]:
         """Return a digest of the files, and the files for a server that signs with an account.
 
-        :raises NotReadableError: the files cannot be read, are too large, or are not those that are in use.
+        :raises BeingChangedError: the files are not those that are in use, or were changed in the meantime.
+        :raises NotReadableError: the files cannot be read, are too large, or are invalid.
         :raises AuthError: the account may not copy them.
         """
         seen = look(self._files.directory)
-        if self._files.trouble or seen != self._files.seen:
-            raise NotReadableError(self._files.trouble or "the account files are being changed")
+        if self._files.trouble:
+            raise NotReadableError(self._files.trouble)
+        if seen != self._files.seen:
+            raise BeingChangedError("the account files are being changed")
         contents = self._read(seen)
         if look(self._files.directory) != seen:
-            raise NotReadableError("the account files are being changed")
+            raise BeingChangedError("the account files are being changed")
         data = msgspec.json.encode(_Stored(dict(_texts(contents))))
         rules, secrets = _checked(contents)
         if account not in rules.accounts or not rules.accounts[account].is_super:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import os
@@ -14,7 +15,7 @@ from tests.broker.member.sets import MemberSet, member_set, until
 
 from cometmq.auth.limits import MAX_COPIED_ACL_BYTES
 from cometmq.auth.model import AuthError
-from cometmq.auth.plain_copy import Contents, NotReadableError, PlainCopy, ReadOnlyFilesError
+from cometmq.auth.plain_copy import BeingChangedError, Contents, NotReadableError, PlainCopy, ReadOnlyFilesError
 from cometmq.auth.plain_files import PlainFiles, Seen
 from cometmq.auth.users import Cipher
 from cometmq.auth.yaml_file import dump_yaml
@@ -124,7 +125,22 @@ async def test_invalid_files_at_the_master_keep_nobody_out_of_the_set(
         again = await start(members, down)
         await until(lambda: members.in_sync == {"a", "b"})
         assert names(again) == {"account-1"}
-        assert "the account files are not copied from the master" in caplog.text
+        await until(lambda: "the account files are not copied from the master" in caplog.text)
+
+
+async def test_files_that_are_being_changed_do_not_count_as_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise a tool's change in the same second is answered although the other member does not have it."""
+    async with with_accounts(tmp_path) as members:
+        first = master(members)
+        second = next(one for one in members.members.values() if one is not first)
+        with monkeypatch.context() as moment:
+            moment.setattr(PlainFiles, "look", lambda _files: asyncio.sleep(0))
+            write(tmp_path / f"acl-{first.machine.me.name}", "account-1", "account-2")
+            await until(lambda: "cannot copy account files from the master: the master does not" in caplog.text)
+            assert names(second) == {"account-1"}
+        await until(lambda: names(second) == {"account-1", "account-2"})
 
 
 @pytest.fixture
@@ -261,7 +277,7 @@ def test_files_that_change_while_they_are_read_are_not_copied(tmp_path: Path, mo
         return contents
 
     monkeypatch.setattr(PlainCopy, "_read", read_then_write)
-    with pytest.raises(NotReadableError, match="being changed"):
+    with pytest.raises(BeingChangedError, match="being changed"):
         masters.exported("broker-key")
 
 

@@ -10,7 +10,7 @@ import logging
 from typing import Final
 
 from cometmq.auth.model import AuthError
-from cometmq.auth.plain_copy import OLD_ENDING, NotReadableError, PlainCopy, ReadOnlyFilesError
+from cometmq.auth.plain_copy import OLD_ENDING, BeingChangedError, NotReadableError, PlainCopy, ReadOnlyFilesError
 from cometmq.auth.plain_files import PlainFiles
 from cometmq.broker.replication.copies.set_copy import asked
 from cometmq.broker.replication.frames import ReplicationError
@@ -51,6 +51,8 @@ class SetAccountsProcessor:
             if version == request.header.version:
                 return Response(header=SetCopyResponseHeader(version, epoch))
             version, body = await in_thread(self._copy.exported, request.header.account)
+        except BeingChangedError as error:
+            return Response(ResponseCode.SYSTEM_BUSY, remark=str(error))
         except NotReadableError as error:
             return Response(ResponseCode.NO_MESSAGE, remark=str(error))
         except AuthError as error:
@@ -95,6 +97,8 @@ class AccountCopy:
         if answer.code in (ResponseCode.NO_MESSAGE, ResponseCode.NO_PERMISSION):
             self._say(f"the master does not return them: {answer.remark}")
             return
+        if answer.code == ResponseCode.SYSTEM_BUSY:  # then a change is not copied, so the tool must wait for it
+            raise ReplicationError(f"the master does not return them yet: {answer.remark}")
         if answer.code != ResponseCode.SUCCESS:
             raise ReplicationError(
                 f"GET_SET_ACCOUNTS: code {answer.code}, {answer.remark}",
