@@ -15,11 +15,18 @@ from cometmq.metrics.dashboards import ROWS, dashboard
 from cometmq.metrics.family import Kind
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "alerts.md"
-LABELS = {family.name: {*family.labels, "cluster", "node_id", "node_type"} for family in FAMILIES}
+LABELS = {family.name: {*family.labels, "cluster", "node_id", "node_type", "instance"} for family in FAMILIES}
+"""``instance`` is Prometheus's name of the process."""
+REPORTED_BY_SLAVES = {
+    family.name
+    for family in FAMILIES
+    if family.kind is Kind.GAUGE and {"topic", "consumer_group", "language"} & set(family.labels)
+}
 EXPRESSIONS = [
     *((alert.name, alert.expression) for alert in ALERTS),
     *((panel.title, query) for _, row in ROWS for panel in row for query, _ in panel.queries),
 ]
+ONLY_MASTERS = "unless on (cluster, instance) cometmq_failover_is_master == 0"
 
 
 def metrics_of(expression: str) -> set[str]:
@@ -38,12 +45,23 @@ def known() -> set[str]:
 def test_every_expression_names_metrics_and_labels_that_exist(title: str, expression: str) -> None:
     assert metrics_of(expression) <= known(), title
     assert expression.count("(") == expression.count(")")
+    expression = expression.replace(f" {ONLY_MASTERS}", "")
     wanted = set(re.findall(r"[{,](\w+)(?:=~|!=|=)", expression)) - {"job"}
     for by in re.findall(r"by \(([^)]*)\)", expression):
         wanted |= {label.strip() for label in by.split(",")} - {"le"}
     for name in metrics_of(expression):
         family = re.sub(r"_(?:bucket|count|sum)$", "", name)
         assert wanted <= LABELS.get(family, LABELS.get(name, set())), (title, name)
+
+
+@pytest.mark.parametrize(
+    "query", [query for _, row in ROWS for panel in row for query, _ in panel.queries if "sum by" in query]
+)
+def test_no_panel_counts_a_set_once_for_each_of_its_members(query: str) -> None:
+    """A sum over all instances would show three times the lag of a group at a set of three."""
+    if metrics_of(query) & REPORTED_BY_SLAVES:
+        assert re.search(r"sum by \([^)]*\) \(max by \(cluster, node_id\b[^)]*\) \(sum by \(instance, ", query)
+        assert ONLY_MASTERS in query
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)

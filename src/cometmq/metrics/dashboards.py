@@ -27,6 +27,16 @@ def _rate(name: str, by: str, labels: str = "") -> str:
     return f"sum by ({by}) (rate({name}{{{_OF}{labels}}}[$__rate_interval]))"
 
 
+def _of_sets(name: str, by: str) -> str:
+    """Return the sum of a gauge that all brokers of a set report: each set counts once, with the value of its master.
+
+    The slaves of a set without failover are not known as such, so the largest value of its brokers counts.
+    """
+    masters = f"{name}{{{_OF}}} unless on (cluster, instance) cometmq_failover_is_master == 0"
+    labels = ", ".join(dict.fromkeys(("cluster", "node_id", *by.split(", "))))
+    return f"sum by ({by}) (max by ({labels}) (sum by (instance, {labels}) ({masters})))"
+
+
 def _quantile(share: float, name: str, labels: str = "") -> str:
     return f"histogram_quantile({share}, {_rate(f'{name}_bucket', 'node_id, le', labels)})"
 
@@ -59,7 +69,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 (
                     (_rate("rocketmq_commit_messages_total", "topic"), "{{topic}} committed"),
                     (_rate("rocketmq_rollback_messages_total", "topic"), "{{topic}} rolled back"),
-                    (f"sum by (node_id) (rocketmq_half_messages{{{_OF}}})", "{{node_id}} open"),
+                    (_of_sets("rocketmq_half_messages", "node_id"), "{{node_id}} open"),
                 ),
             ),
         ),
@@ -71,7 +81,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 "Messages behind",
                 (
                     (
-                        f"topk(10, sum by (consumer_group, topic) (rocketmq_consumer_lag_messages{{{_OF}}}))",
+                        f"topk(10, {_of_sets('rocketmq_consumer_lag_messages', 'consumer_group, topic')})",
                         "{{consumer_group}} {{topic}}",
                     ),
                 ),
@@ -90,18 +100,18 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 "In flight to consumers",
                 (
                     (
-                        f"topk(10, sum by (consumer_group) (rocketmq_consumer_inflight_messages{{{_OF}}}))",
+                        f"topk(10, {_of_sets('rocketmq_consumer_inflight_messages', 'consumer_group')})",
                         "{{consumer_group}}",
                     ),
                 ),
             ),
             Panel(
                 "Consumers",
-                ((f"sum by (consumer_group) (rocketmq_consumer_connections{{{_OF}}})", "{{consumer_group}}"),),
+                ((_of_sets("rocketmq_consumer_connections", "consumer_group"), "{{consumer_group}}"),),
             ),
             Panel(
                 "Producers",
-                ((f"sum by (node_id, language) (rocketmq_producer_connections{{{_OF}}})", "{{node_id}} {{language}}"),),
+                ((_of_sets("rocketmq_producer_connections", "node_id, language"), "{{node_id}} {{language}}"),),
             ),
             Panel("Held pulls", ((f"sum by (node_id) (cometmq_held_pulls{{{_OF}}})", "{{node_id}}"),)),
         ),
@@ -164,7 +174,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 ),
                 "bytes",
             ),
-            Panel("Delayed messages", ((f"sum by (topic) (rocketmq_timing_messages{{{_OF}}})", "{{topic}}"),)),
+            Panel("Delayed messages", ((_of_sets("rocketmq_timing_messages", "topic"), "{{topic}}"),)),
             Panel(
                 "Delay of overdue messages",
                 ((f"rocketmq_timer_dequeue_latency_milliseconds{{{_OF}}}", "{{node_id}}"),),
