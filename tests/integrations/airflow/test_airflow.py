@@ -15,7 +15,7 @@ from tests.interop.builds import ToolMissingError, airflow_three
 
 from cometmq.client import Message
 from cometmq.client.sync import SyncAdmin, SyncProducer, SyncSimpleConsumer
-from cometmq.testing import ProcessCluster
+from cometmq.testing import ProcessCluster, SyncCluster
 
 pytestmark = pytest.mark.interop
 
@@ -52,8 +52,9 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(airflow: Path, home: Path, *arguments: str) -> list[dict[str, Any]]:
+def run(airflow: Path, home: Path, *arguments: str, **variables: str) -> list[dict[str, Any]]:
     environment = {
+        **variables,
         "PATH": os.environ["PATH"],
         "HOME": str(home),
         "AIRFLOW_HOME": str(home / "airflow"),
@@ -105,3 +106,31 @@ def test_in_older_versions_it_is_acknowledged_when_its_event_is_taken(
     payloads = run(airflow, home, cluster.namesrv_address, "older", "dags", "1")
     assert [payload["body"] for payload in payloads] == ["one", "two"]
     assert left(cluster, "older", "dags") == [b"two"]
+
+
+ACCOUNT = {
+    "accessKey": "airflow",
+    "secretKey": "secret / of : airflow",
+    "admin": False,
+    "defaultTopicPerm": "DENY",
+    "defaultGroupPerm": "DENY",
+    "topicPerms": ["orders=PUB|SUB"],
+    "groupPerms": ["dags=SUB", "airflow=PUB"],
+}
+
+
+def test_a_connection_has_the_nameservers_the_account_and_tls(airflow: Path, home: Path) -> None:
+    """The form offers the type, a task sends with the hook, and the triggerer receives with the trigger's conn_id."""
+    with SyncCluster(accounts=[ACCOUNT], tls=True) as secured:
+        tls = secured.cluster.security.tls
+        assert tls is not None
+        with SyncAdmin(secured.namesrv_address, security=secured.cluster.security) as admin:
+            admin.create_topic("orders", queues=1)
+        host, port = secured.namesrv_address.split(":")
+        extra = json.dumps({"tls": True, "trust_cert_path": tls.trust_cert_path})
+        fields = {"conn_type": "rocketmq", "host": host, "port": int(port), "login": "airflow", "extra": extra}
+        whole = json.dumps({**fields, "password": ACCOUNT["secretKey"]})
+        told, payload = run(airflow, home, "connection", "cluster", "orders", AIRFLOW_CONN_CLUSTER=whole)
+    assert told["is_good"], told
+    assert told["type"] == "CometMQ and Apache RocketMQ"
+    assert payload["body"] == "one"

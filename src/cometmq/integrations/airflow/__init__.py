@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from cometmq.integrations.airflow.connection import description
+
 
 def get_provider_info() -> dict[str, Any]:
     """Return the description of the provider; called by Airflow in each of its processes."""
@@ -15,4 +17,5 @@ def get_provider_info() -> dict[str, Any]:
         "name": "CometMQ",
         "description": "Messages of CometMQ and Apache RocketMQ start DAGs.",
         "queues": ["cometmq.integrations.airflow.provider.RocketMQMessageQueueProvider"],
+        "connection-types": [description()],
     }

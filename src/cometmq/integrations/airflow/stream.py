@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
@@ -24,7 +24,7 @@ class MessageStream(SharedStreamProducer):
     :param new_consumer: returns the consumer, on the event loop of the triggerer.
     """
 
-    def __init__(self, new_consumer: Callable[[], SimpleConsumer]) -> None:
+    def __init__(self, new_consumer: Callable[[], Awaitable[SimpleConsumer]]) -> None:
         self._new_consumer = new_consumer
         self._consumer: SimpleConsumer | None = None
         self._open: dict[PoppedMessage, None] = {}
@@ -33,7 +33,7 @@ class MessageStream(SharedStreamProducer):
 
     async def open_stream(self) -> AsyncIterator[tuple[dict[str, Any], PoppedMessage]]:
         """Yield messages for ever."""
-        consumer = self._consumer = self._new_consumer()
+        consumer = self._consumer = await self._new_consumer()
         await consumer.start()
         while True:
             self._has_room.clear()

@@ -15,6 +15,7 @@ from typing import Any, Final
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from cometmq.client import MessageExt, SimpleConsumer, SimpleConsumerConfig
+from cometmq.integrations.airflow.connection import settings_by_id
 
 _CONFIG: Final = SimpleConsumerConfig(invisible_s=60.0, renew_up_to_s=3600.0, gives_back_when_gone=True)
 
@@ -23,20 +24,31 @@ class RocketMQMessageTrigger(BaseEventTrigger):
     """Fires an event for each message that a consumer group receives.
 
     The payload has ``topic``, ``message_id``, ``keys``, ``tags``, ``properties``, ``attempt`` and ``body`` (text), or
-    ``body_base64`` if the body is no UTF-8. Credentials and TLS come from the triggerer's environment.
+    ``body_base64`` if the body is no UTF-8. Credentials and TLS come from the connection, or else from the triggerer's
+    environment.
 
     :param topic: the topic.
     :param group: the consumer group. Each message starts the DAGs of a group once.
-    :param namesrv: ``host:port;host:port``; by default ``$NAMESRV_ADDR`` or, if it is not set, ``127.0.0.1:9876``.
+    :param namesrv: ``host:port;host:port``; by default those of the connection, ``$NAMESRV_ADDR``, or
+        ``127.0.0.1:9876``.
     :param expression: ``*``, or tags such as ``TagA || TagB``.
+    :param conn_id: a connection of Airflow of type ``rocketmq``.
     """
 
-    def __init__(self, topic: str, group: str, namesrv: str | None = None, expression: str = "*") -> None:
+    def __init__(
+        self,
+        topic: str,
+        group: str,
+        namesrv: str | None = None,
+        expression: str = "*",
+        conn_id: str | None = None,
+    ) -> None:
         super().__init__()
         self.topic = topic
         self.group = group
         self.namesrv = namesrv
         self.expression = expression
+        self.conn_id = conn_id
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class and the arguments, for Airflow's database."""
@@ -45,12 +57,13 @@ class RocketMQMessageTrigger(BaseEventTrigger):
             "group": self.group,
             "namesrv": self.namesrv,
             "expression": self.expression,
+            "conn_id": self.conn_id,
         }
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield an event for each message, and acknowledge the message when the next event is wanted."""
-        async with _consumer(self.serialize()[1]) as consumer:
+        async with await _new_consumer(self.serialize()[1]) as consumer:
             async for message in consumer:
                 is_taken = False
                 try:
@@ -70,7 +83,7 @@ class RocketMQMessageTrigger(BaseEventTrigger):
         """Return the consumer's side of the shared stream."""
         from cometmq.integrations.airflow.stream import MessageStream  # older versions have no such streams
 
-        return MessageStream(lambda: _consumer(kwargs))
+        return MessageStream(lambda: _new_consumer(kwargs))
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
         """Yield an event for each message."""
@@ -78,9 +91,13 @@ class RocketMQMessageTrigger(BaseEventTrigger):
             yield TriggerEvent(payload)
 
 
-def _consumer(arguments: dict[str, Any]) -> SimpleConsumer:
+async def _new_consumer(arguments: dict[str, Any]) -> SimpleConsumer:
     subscriptions = {arguments["topic"]: arguments.get("expression") or "*"}
-    return SimpleConsumer(arguments["group"], subscriptions, arguments.get("namesrv"), config=_CONFIG)
+    namesrv, security = None, None
+    if conn_id := arguments.get("conn_id"):
+        namesrv, security = await settings_by_id(conn_id)
+    namesrv = arguments.get("namesrv") or namesrv
+    return SimpleConsumer(arguments["group"], subscriptions, namesrv, config=_CONFIG, security=security)
 
 
 def payload_of(message: MessageExt) -> dict[str, Any]:
