@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from heapq import merge
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -211,6 +212,16 @@ def list_in_slices(items: Iterable[Any]) -> Generator[None, None, bytes]:
             yield
         parts.append(members(some))
     return b",".join(parts)
+
+
+def names_in_slices(names: Iterable[str]) -> Generator[None, None, bytes]:
+    """Sort and encode names in slices, and return their JSON without the outer brackets."""
+    parts: list[list[str]] = []
+    for some in batches(names, TABLE_ROWS_PER_SLICE):
+        if parts:
+            yield
+        parts.append(sorted(some))
+    return (yield from list_in_slices(merge(*parts)))
 
 
 def members(body: dict[Any, Any] | list[Any]) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from tests.broker.heartbeats import beat
 from tests.broker.wire import Connect, Wire
 
 import cometmq.broker.admin.groups
+import cometmq.broker.admin.offsets
 import cometmq.broker.slices
 from cometmq.broker.controller import Broker
 from cometmq.broker.slices import table_in_slices
@@ -25,6 +27,7 @@ from cometmq.remoting.bodies import (
     encode_table,
 )
 from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.command import RemotingCommand
 
 CLIENTS = 12
 TOPICS = 25
@@ -36,6 +39,8 @@ async def filled(broker: Broker, connect: Connect) -> Wire:
     for number in range(TOPICS):
         broker.topics.put(TopicConfig(topic_name=f"topic-{number}", attributes={"+k": "v"} if number % 2 else None))
         broker.groups.put(SubscriptionGroupConfig(group_name=f"group-{number}"))
+        broker.offsets.commit("g", f"topic-{number}", 0, number)
+        broker.offsets.commit(f"group-{number}", "topic-7", 0, number)
     subscriptions = [SubscriptionData(topic="T", sub_string='"connectionSet":[]')]
     for number in range(CLIENTS):
         data = HeartbeatData(
@@ -51,6 +56,7 @@ def slice_by(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(cometmq.broker.slices, "QUEUES_PER_SLICE", size)
     monkeypatch.setattr(cometmq.broker.slices, "TABLE_ROWS_PER_SLICE", size)
     monkeypatch.setattr(cometmq.broker.admin.groups, "QUEUES_PER_SLICE", size)
+    monkeypatch.setattr(cometmq.broker.admin.offsets, "QUEUES_PER_SLICE", size)
 
 
 @pytest.mark.parametrize(
@@ -61,12 +67,14 @@ def slice_by(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
         RequestCode.GET_CONSUMER_CONNECTION_LIST,
         RequestCode.GET_PRODUCER_CONNECTION_LIST,
         RequestCode.GET_ALL_PRODUCER_INFO,
+        RequestCode.QUERY_TOPICS_BY_CONSUMER,
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
     ],
 )
 async def test_slices_give_the_list_that_one_piece_gives(
     filled: Wire, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    asked = {"consumerGroup": "g", "producerGroup": "p"}
+    asked = {"consumerGroup": "g", "producerGroup": "p", "group": "g", "topic": "topic-7"}
     whole = (await filled.call(code, ext=asked)).body
     slice_by(monkeypatch, 5)
     sliced = await filled.call(code, ext=asked)
@@ -74,6 +82,48 @@ async def test_slices_give_the_list_that_one_piece_gives(
     found: Any = loads(whole)
     rows = max(len(part) for part in found.values() if isinstance(part, list | dict))
     assert rows >= 4
+
+
+@pytest.mark.parametrize(
+    ("code", "asked"),
+    [
+        (RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": "g"}),
+        (RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "topic-7"}),
+        (RequestCode.QUERY_CORRECTION_OFFSET, {"topic": "topic-7", "compareGroup": "g"}),
+        (RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "g", "destGroup": "new", "offline": "true"}),
+    ],
+)
+async def test_others_are_answered_while_many_offsets_are_looked_through(
+    filled: Wire, connect: Connect, monkeypatch: pytest.MonkeyPatch, code: int, asked: dict[str, str]
+) -> None:
+    other = await connect()
+    slice_by(monkeypatch, 1)
+    order: list[str] = []
+
+    async def note(name: str, wire: Wire, command: RemotingCommand) -> None:
+        assert (await wire.answer(command.opaque)).code == 0
+        order.append(name)
+
+    long = filled.command(code, ext=asked)
+    quick = other.command(RequestCode.GET_MIN_OFFSET, ext={"topic": "topic-0", "queueId": "0"})
+    filled.post(long)
+    other.post(quick)
+    await asyncio.gather(note("long", filled, long), note("quick", other, quick))
+    assert order == ["quick", "long"]
+
+
+async def test_offsets_are_cloned_in_slices(broker: Broker, filled: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    slice_by(monkeypatch, 3)
+    asked = {"srcGroup": "g", "destGroup": "new", "offline": "true"}
+    assert (await filled.call(RequestCode.CLONE_GROUP_OFFSET, ext=asked)).code == 0
+    assert dict(broker.offsets.of_group("new")) == dict(broker.offsets.of_group("g"))
+
+
+async def test_the_lowest_offset_is_found_in_slices(filled: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    slice_by(monkeypatch, 3)
+    asked = {"topic": "topic-7", "compareGroup": "group-24", "filterGroups": "group-0,group-1"}
+    answer = await filled.call(RequestCode.QUERY_CORRECTION_OFFSET, ext=asked)
+    assert loads(answer.body) == {"correctionOffsets": {"0": 2}}
 
 
 async def test_tables_are_encoded_as_in_one_piece(broker: Broker, filled: Wire) -> None:

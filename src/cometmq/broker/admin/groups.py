@@ -14,7 +14,7 @@ from cometmq.broker.limits import (
     MAX_TOPIC_QUEUES,
     QUEUES_PER_SLICE,
 )
-from cometmq.broker.slices import Steps, list_in_slices, run_in_slices, table_in_slices
+from cometmq.broker.slices import Steps, list_in_slices, names_in_slices, run_in_slices, table_in_slices
 from cometmq.broker.tables.clients import ClientChannel
 from cometmq.broker.tables.group_attributes import changed_group
 from cometmq.broker.tables.table_writer import change_response
@@ -59,6 +59,7 @@ from cometmq.remoting.server_connection import ServerConnection
 _log = logging.getLogger(__name__)
 
 _NO_CONNECTIONS: Final = b'"connectionSet":[]'
+_NO_TOPICS: Final = b'"topicList":[]'
 
 
 def _group_needs(body: bytes) -> Iterator[Need]:
@@ -187,13 +188,17 @@ class GroupAdmin:
             )
         return Response(body=encode_body(group))
 
-    @answers(RequestCode.QUERY_TOPICS_BY_CONSUMER, permission=needs_group(Action.GET, field="group"))
+    @answers(
+        RequestCode.QUERY_TOPICS_BY_CONSUMER,
+        limits=("TABLE_ROWS_PER_SLICE",),
+        permission=needs_group(Action.GET, field="group"),
+    )
     def topics_of(
-        self, _connection: ServerConnection, request: Request[QueryTopicsByConsumerRequestHeader], _body: bytes
-    ) -> Response:
+        self, connection: ServerConnection, request: Request[QueryTopicsByConsumerRequestHeader], _body: bytes
+    ) -> Response | None:
         """List the topics in which a group has offsets, for 5.x tools."""
-        topics = sorted(topic for topic, _ in self._broker.offsets.of_group(request.header.group))
-        return Response(body=encode_body(TopicList(topic_list=topics)))
+        topics = (topic for topic, _ in self._broker.offsets.of_group(request.header.group))
+        return run_in_slices(connection, request, _topics_in_slices(topics))
 
     # --- members ------------------------------------------------------------------------------
     @answers(RequestCode.GET_CONSUMER_CONNECTION_LIST, limits=("QUEUES_PER_SLICE",), permission=needs_group(Action.GET))
@@ -247,6 +252,11 @@ class GroupAdmin:
                 listed = yield from list_in_slices(map(_inform, list(channels.values())))
                 parts.append(b"%s:[%s]" % (encode_body(name), listed))
         return Response(body=b'{"data":{%s}}' % b",".join(parts))
+
+
+def _topics_in_slices(topics: Iterable[str]) -> Steps:
+    listed = yield from names_in_slices(topics)
+    return Response(body=encode_body(TopicList()).replace(_NO_TOPICS, b'"topicList":[%s]' % listed, 1))
 
 
 def _with_connections(body: bytes, channels: Iterable[ClientChannel]) -> Steps:

@@ -74,23 +74,32 @@ class OffsetAdmin:
 
     @answers(
         RequestCode.QUERY_CORRECTION_OFFSET,
+        limits=("QUEUES_PER_SLICE",),
         permission=needs_topic(Action.GET)
         & needs_group(Action.GET, field="compare_group")
         & needs_group(Action.GET, field="filter_groups", separator=","),
     )
     def correction(
-        self, _connection: ServerConnection, request: Request[QueryCorrectionOffsetHeader], _body: bytes
-    ) -> Response:
+        self, connection: ServerConnection, request: Request[QueryCorrectionOffsetHeader], _body: bytes
+    ) -> Response | None:
         """Return the lowest offset that any group has in each queue of a topic.
 
         Groups in ``filterGroups`` (separated by commas) are ignored. If ``compareGroup`` is behind that offset in a
         queue, the largest 64-bit number is returned. (Apache's broker also deletes the offsets of the ignored groups.)
         """
-        header = request.header
+        return run_in_slices(connection, request, self._correction(request.header))
+
+    def _correction(self, header: QueryCorrectionOffsetHeader) -> Steps:
         ignored = set((header.filter_groups or "").split(","))
         lowest: dict[int, int] = {}
+        size = 0
         for group in self._broker.offsets.groups_of(header.topic) - ignored:
-            for queue_id, offset in self._broker.offsets.of_queues(group, header.topic).items():
+            if size >= QUEUES_PER_SLICE:
+                size = 0
+                yield
+            queues = self._broker.offsets.of_queues(group, header.topic)
+            size += len(queues)
+            for queue_id, offset in queues.items():
                 if offset >= self._broker.store.extent(header.topic, queue_id)[0]:
                     lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
         for queue_id, offset in self._broker.offsets.of_queues(header.compare_group, header.topic).items():
@@ -101,36 +110,46 @@ class OffsetAdmin:
 
     @answers(
         RequestCode.CLONE_GROUP_OFFSET,
+        limits=("QUEUES_PER_SLICE",),
         permission=needs_group(Action.GET, field="src_group")
         & needs_group(Action.UPDATE, field="dest_group")
         & needs_topic(Action.UPDATE),
     )
     def clone(
         self, connection: ServerConnection, request: Request[CloneGroupOffsetRequestHeader], _body: bytes
-    ) -> Response:
+    ) -> Response | None:
         """Copy a group's offsets to another group, in one topic or in all topics."""
         header = request.header
         wrong = check_group(header.dest_group)
         if wrong is not None:
             return Response(ResponseCode.SYSTEM_ERROR, remark=wrong)
-        names = (
-            [header.topic] if header.topic else [topic for topic, _ in self._broker.offsets.of_group(header.src_group)]
+        _log.info(
+            "%s is copying the offsets of %s to %s", connection.remote_address, header.src_group, header.dest_group
         )
+        return run_in_slices(connection, request, self._clone(header))
+
+    def _clone(self, header: CloneGroupOffsetRequestHeader) -> Steps:
+        found = self._broker.offsets.of_group(header.src_group)
+        names = [header.topic] if header.topic else (topic for topic, _ in found)
         online = self._broker.clients.consumers.get(header.src_group)
+        size = 0
         for topic in names:
+            if size >= QUEUES_PER_SLICE:
+                size = 0
+                yield
+            size += 1
             if self._broker.topics.get(topic) is None:
                 continue
             if not header.offline and online is not None and topic not in online.subscriptions:
                 continue
-            for queue_id, offset in dict(self._broker.offsets.of_queues(header.src_group, topic)).items():
+            queues = dict(self._broker.offsets.of_queues(header.src_group, topic))
+            size += len(queues)
+            for queue_id, offset in queues.items():
                 if not self._broker.offsets.commit(header.dest_group, topic, queue_id, offset):
                     return Response(
                         ResponseCode.SYSTEM_ERROR,
                         remark="this broker already has the maximum number of consumer offsets",
                     )
-        _log.info(
-            "%s is copying the offsets of %s to %s", connection.remote_address, header.src_group, header.dest_group
-        )
         return Response()
 
     # --- reset --------------------------------------------------------------------------------

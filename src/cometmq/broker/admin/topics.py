@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import msgspec
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import MAX_LIST_BYTES, MAX_LISTED, MAX_TOPIC_QUEUES
-from cometmq.broker.slices import Steps, members, run_in_slices, slices, table_in_slices
+from cometmq.broker.slices import Steps, members, names_in_slices, run_in_slices, slices, table_in_slices
 from cometmq.broker.tables.table_writer import change_response
 from cometmq.broker.tables.topic_attributes import TopicAttributeError, changed_attributes, is_lite
 from cometmq.broker.tables.topics import describe_topic
@@ -24,7 +24,7 @@ from cometmq.message.names import (
     check_topic,
     is_system_topic,
 )
-from cometmq.remoting.admin_bodies import CreateTopicListRequestBody, GroupList, TopicOffset
+from cometmq.remoting.admin_bodies import CreateTopicListRequestBody, TopicOffset
 from cometmq.remoting.admin_headers import (
     CreateTopicRequestHeader,
     DeleteTopicRequestHeader,
@@ -284,14 +284,16 @@ class TopicAdmin:
             parts.append(members(table))
         return Response(body=b'{"offsetTable":{' + b",".join(parts) + b"}}")
 
-    @answers(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, permission=needs_topic(Action.GET))
+    @answers(
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, limits=("TABLE_ROWS_PER_SLICE",), permission=needs_topic(Action.GET)
+    )
     def consumed_by(
-        self, _connection: ServerConnection, request: Request[QueryTopicConsumeByWhoRequestHeader], _body: bytes
-    ) -> Response:
+        self, connection: ServerConnection, request: Request[QueryTopicConsumeByWhoRequestHeader], _body: bytes
+    ) -> Response | None:
         """List the groups that subscribe to a topic or have offsets in it."""
         topic = request.header.topic
         groups = self._broker.clients.consumers.groups_of(topic) | self._broker.offsets.groups_of(topic)
-        return Response(body=encode_body(GroupList(group_list=sorted(groups))))
+        return run_in_slices(connection, request, _groups_in_slices(groups))
 
     @answers(RequestCode.CLEAN_UNUSED_TOPIC, limits=("MAX_PENDING_CHANGES",), permission=needs_cluster(Action.UPDATE))
     def clean_unused(self, connection: ServerConnection, request: Request[NoHeader], _body: bytes) -> None:
@@ -308,6 +310,11 @@ class TopicAdmin:
             _log.info("deleting the queues of %s, which have no topic configuration", ", ".join(unused))
             self._broker.deletions.topics(unused, self._broker.store.max_physical_offset)
         self._broker.tables.answer(connection, request)
+
+
+def _groups_in_slices(groups: Iterable[str]) -> Steps:
+    listed = yield from names_in_slices(groups)
+    return Response(body=b'{"groupList":[%s]}' % listed)
 
 
 def _refuse_numbers(header: TopicConfig) -> str | None:

@@ -105,7 +105,8 @@ class OffsetTable(Mapping[str, QueueOffsets]):
 
     def groups_of(self, topic: str) -> list[str]:
         """Return the groups with offsets in a topic."""
-        return [group for group in self._groups_of.of(topic) if self.cells(group, topic) is not None]
+        groups = self._groups_of.of(topic)
+        return [group for group in groups if self.cells(group, topic) is not None] if self._removed else groups
 
     def has_group(self, group: str) -> bool:
         """Return whether a group has offsets."""
