@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import io
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -169,7 +171,11 @@ class Storage(ABC):
 
 
 class RangeReader(io.RawIOBase):
-    """A seekable file that reads byte ranges of an object."""
+    """A seekable file that reads byte ranges of an object.
+
+    A thread of pyarrow may free it a moment after pyarrow has returned the data. If the interpreter ended in this
+    moment, the process would be aborted (apache/arrow#33975). So the end waits until no reader is left.
+    """
 
     def __init__(self, storage: Storage, key: str, size: int) -> None:
         super().__init__()
@@ -177,6 +183,7 @@ class RangeReader(io.RawIOBase):
         self._key = key
         self._size = size
         self._position = 0
+        _readers.add(self)
 
     def readable(self) -> bool:
         """Return True."""
@@ -213,6 +220,20 @@ class RangeReader(io.RawIOBase):
         content = self.read(len(view))
         view[: len(content)] = content
         return len(content)
+
+
+_readers: Final[weakref.WeakSet[RangeReader]] = weakref.WeakSet()
+_EXIT_SECONDS: Final = 1.0
+_EXIT_PAUSE_SECONDS: Final = 0.001
+
+
+def _await_readers() -> None:
+    give_up_at = time.monotonic() + _EXIT_SECONDS
+    while _readers and time.monotonic() < give_up_at:
+        time.sleep(_EXIT_PAUSE_SECONDS)
+
+
+atexit.register(_await_readers)
 
 
 class CountingWriter:
