@@ -13,6 +13,7 @@ from cometmq.proxy.http2.connection import Http2Connection
 from cometmq.proxy.http2.frames import frame
 from cometmq.proxy.http2.hpack import encode_headers
 from cometmq.proxy.http2.stream import Inbound, Stream
+from cometmq.proxy.limits import MAX_STREAMS
 
 TRAILERS = b"trailers"
 
@@ -148,3 +149,30 @@ def test_calls_that_cross_a_goaway_are_ignored_and_others_go_on() -> None:
     open_.end(TRAILERS)
     server.receive(b"")
     assert server.got[1] == b"answer"
+
+
+@pytest.mark.parametrize("updates", [1, 3])
+def test_the_answer_of_a_taken_call_uses_the_window_given_to_its_stream_alone(updates: int) -> None:
+    """The client has taken back its first window between the call and its answer."""
+    server = Server(2**20)
+    server.connection.take_calls = lambda _decoder, buffer, _at, _last: (len(buffer), 1, 0, 1, False)
+    server.receive(frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, 1, b"a call"))
+    server.receive(frames.settings({frames.INITIAL_WINDOW_SIZE: 2}))
+    for _ in range(updates):
+        server.receive(more(1, 6 // updates))
+    server.connection.send_answer(1, b"headers", b"12345678", TRAILERS)
+    sent = frame(frames.HEADERS, frames.END_HEADERS, 1, b"headers") + frame(frames.DATA, 0, 1, b"12345678")
+    end = frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, 1, TRAILERS)
+    assert b"".join(server.connection.out) == sent + end
+    assert not server.waiting
+
+
+def test_updates_for_streams_that_have_ended_are_not_kept_without_limit() -> None:
+    server = Server(2)
+    server.connection.take_calls = lambda _decoder, buffer, at, _last: (at, 1, 0, 0, False)
+    for number in range(1, 4 * MAX_STREAMS, 2):
+        server.connection.streams.pop(number, None)
+        server.open(number)
+        server.connection.close_stream(server.streams[number])
+        server.receive(more(number, 1))
+    assert len(server.connection._given) <= MAX_STREAMS

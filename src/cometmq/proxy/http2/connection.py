@@ -33,8 +33,8 @@ _ANSWER_FRAMES: Final = 3
 MAX_TAKEN_ANSWER_BYTES: Final = FRAME_BYTES
 """Maximum size of the data in a response of :attr:`Http2Connection.take_calls`.
 
-The client's windows for streams must be at least that large, since updates of a single window are ignored before the
-response.
+The client's windows for streams must be at least that large when calls are taken. If the client lowers them before the
+response, updates of a single window are kept for it.
 """
 
 TakenCalls = tuple[int, int, int, int, bool]
@@ -69,6 +69,7 @@ class Http2Connection:
         "_decoder",
         "_first_window",
         "_frames_left",
+        "_given",
         "_is_cut",
         "_is_lost",
         "_last_stream",
@@ -103,6 +104,8 @@ class Http2Connection:
         self.has_preface = False
         """True once the client has sent the HTTP/2 preface."""
         self._first_window = _DEFAULT_WINDOW
+        self._given: dict[int, int] = {}
+        """Updates of the windows of streams that may be those of taken calls, since the first window was lowered."""
         self._last_stream = 0
         self._sent_goaway = False
         self._is_lost = self._is_cut = False
@@ -310,7 +313,8 @@ class Http2Connection:
         """
         if self._is_lost:
             return
-        stream = self.streams[number] = Stream(self, number, self._first_window)
+        window = min(self._first_window + self._given.pop(number, 0), _MAX_WINDOW)
+        stream = self.streams[number] = Stream(self, number, window)
         stream.handle(StreamEvent.REMOTE_END)
         stream.answer(headers, data, trailers)
 
@@ -463,6 +467,10 @@ class Http2Connection:
                 stream.pump()
         elif self._is_idle(number):
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE on an idle stream")
+        elif self._first_window < MAX_TAKEN_ANSWER_BYTES and self.take_calls is not None:
+            self._given[number] = min(self._given.get(number, 0) + size, _MAX_WINDOW)
+            if len(self._given) > MAX_STREAMS:  # the oldest is probably of a stream that has ended
+                del self._given[next(iter(self._given))]
 
     def _pump_blocked(self) -> None:
         while self.window > 0 and self.blocked:  # pump blocks a stream again only if the window is used up
