@@ -177,7 +177,11 @@ class Relays:
 
     async def _listen(self, route: Route) -> None:
         def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            source = route.source or owner_of(writer.get_extra_info("peername")[1], route.listen[1], self._processes())
+            peer = writer.get_extra_info("peername")
+            if peer is None:  # it has already reset the connection
+                writer.transport.abort()
+                return
+            source = route.source or owner_of(peer[1], route.listen[1], self._processes())
             task = asyncio.ensure_future(self._relayed(source, route, reader, writer))
             self._running[task] = source, route.to
             task.add_done_callback(partial(self._has_ended, writer))
@@ -225,9 +229,12 @@ class Relays:
         finally:
             for pump in pumps:
                 pump.cancel()
-            outcomes = await asyncio.gather(*pumps, return_exceptions=True)
-            for one in (writer, target_writer):
-                one.close() if outcomes == [None, None] else _reset(one)
+            has_ended = False
+            try:
+                has_ended = await asyncio.gather(*pumps, return_exceptions=True) == [None, None]
+            finally:  # this task may be cancelled while it waits for the pumps
+                for one in (writer, target_writer):
+                    one.close() if has_ended else _reset(one)
 
     async def _pump(self, direction: Direction, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass on bytes and the sender's end.
