@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--timed", type=int, default=10000, help="tasks with a time")
     parser.add_argument("--single", type=int, default=300, help="tasks that are sent one by one to an idle worker")
     parser.add_argument("--cases", nargs="+", help="only cases whose name begins with one of these words")
-    parser.add_argument("--only", nargs="+", choices=list(BROKERS), default=list(BROKERS))
+    parser.add_argument("--only", nargs="+", choices=list(BROKERS), default=["redis", "rabbitmq", "cometmq"])
     parser.add_argument("--read", type=Path, help="lines of JSON of earlier runs, instead of a run")
     given = parser.parse_args()
     if given.read:

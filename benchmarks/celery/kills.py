@@ -21,7 +21,7 @@ def main() -> None:
     """Run the kills on each broker."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--only", nargs="+", choices=list(BROKERS), default=list(BROKERS))
+    parser.add_argument("--only", nargs="+", choices=list(BROKERS), default=["redis", "rabbitmq", "cometmq"])
     parser.add_argument("--victims", nargs="+", choices=VICTIMS, default=list(VICTIMS))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--unseen", type=float, default=UNSEEN_S, help="visibility_timeout in seconds")

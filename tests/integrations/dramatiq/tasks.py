@@ -1,4 +1,4 @@
-"""Actors for the tests, as a user's module has them; ``NAMESRV_ADDR`` has the nameserver."""
+"""Actors for the tests, as a user's module has them; ``NAMESRV_ADDR`` and ``INVISIBLE_S`` are in the environment."""
 
 import os
 import time
@@ -8,7 +8,9 @@ import dramatiq
 
 from cometmq.integrations.dramatiq import CometMQBroker, QueueOptions
 
-dramatiq.set_broker(CometMQBroker(options=QueueOptions(prefix="dramatiq", invisible_s=600)))
+dramatiq.set_broker(
+    CometMQBroker(options=QueueOptions(prefix="dramatiq", invisible_s=float(os.environ.get("INVISIBLE_S", "600"))))
+)
 
 
 @dramatiq.actor

@@ -1,4 +1,4 @@
-"""Tasks for the tests, as a user's module has them; ``NAMESRV_ADDR`` has the nameserver."""
+"""Tasks for the tests, as a user's module has them; ``NAMESRV_ADDR`` and ``INVISIBLE_S`` are in the environment."""
 
 import asyncio
 import os
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cometmq.integrations.taskiq import CometMQBroker, QueueOptions
 
-broker = CometMQBroker(options=QueueOptions(prefix="taskiq", invisible_s=600))
+broker = CometMQBroker(options=QueueOptions(prefix="taskiq", invisible_s=float(os.environ.get("INVISIBLE_S", "600"))))
 
 
 @broker.task

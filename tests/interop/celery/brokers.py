@@ -220,6 +220,7 @@ class CometMQ(Broker):
 
     key = "cometmq"
     settings = "`ASYNC_FLUSH`"
+    system = System.COMETMQ
 
     def __init__(self, directory: Path, **keys: str) -> None:
         self._directory = directory
@@ -240,10 +241,10 @@ class CometMQ(Broker):
     def start(self) -> None:
         """Start a nameserver and a broker, or the broker again."""
         if self._deployment is None:
-            self._deployment = deploy(System.COMETMQ, self._directory, None, SMALL_JAVA, **self._keys)
+            self._deployment = deploy(self.system, self._directory, None, SMALL_JAVA, **self._keys)
             self.url = f"cometmq://{self._deployment.address}"
         else:
-            self._deployment.start_again(System.COMETMQ)
+            self._deployment.start_again(self.system)
 
     def kill(self) -> None:
         """SIGKILL to the broker; the nameserver lives."""
@@ -261,10 +262,22 @@ class CometMQ(Broker):
         return self.deployment.broker.pid
 
 
+class Apache(CometMQ):
+    """Apache RocketMQ 5.5 by CometMQ's transport for Kombu."""
+
+    key = "apache"
+    system = System.APACHE55
+
+    def version(self) -> str:
+        """That of its jars."""
+        return f"Apache RocketMQ {self.system.apache_version}"
+
+
 BROKERS: Final[dict[str, Callable[[Path], Broker]]] = {
     "redis": Redis,
     "rabbitmq": RabbitMQ,
     "cometmq": CometMQ,
+    "apache": Apache,
 }
 
 

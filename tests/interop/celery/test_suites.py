@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 from tests.interop import builds
 from tests.interop.celery.brokers import Broker, Redis, started
-from tests.interop.celery.suites import results_in_redis, run_celery, run_kombu
+from tests.interop.celery.suites import CANVAS, results_in_redis, run_celery, run_kombu
 from tests.interop.conftest import unavailable
 
 pytestmark = pytest.mark.interop
 
 TASKS = "t/integration/test_tasks.py::test_tasks::"
-CANVAS = "t/integration/test_canvas.py::"
 SELECTED = (
     "t/integration/test_inspect.py::test_Inspect::test_active_queues",
     "t/integration/test_tasks.py::test_class_based_tasks",
@@ -25,6 +24,12 @@ SELECTED = (
     f"{TASKS}test_reject_with_requeue_redelivers_and_succeeds",
     f"{TASKS}test_task_retried_priority",
     f"{CANVAS}test_chain::test_chain_of_chords_with_two_tasks",
+    f"{CANVAS}test_chord::test_chord_order",
+    f"{CANVAS}test_group::test_large_group",
+    f"{CANVAS}test_stamping_mechanism::test_stamping_workflow",
+    f"{CANVAS}test_xmap_xstarmap",
+    "t/integration/test_security.py",
+    "t/integration/test_serialization.py",
 )
 
 
