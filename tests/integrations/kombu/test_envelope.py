@@ -66,6 +66,12 @@ def test_an_eta_that_cannot_be_read_is_left_to_celery(eta: Any) -> None:
     assert due_at(payload(task="add", eta=eta)) is None
 
 
+@pytest.mark.parametrize("limits", [None, [None, None], [60, 0.5], (1, None)])
+def test_time_limits_of_celery_are_accepted(limits: Any) -> None:
+    body = to_message("topic", payload(task="add", timelimit=limits)).body
+    assert from_message(received(body, **{MARK: "1"}))["headers"]["task"] == "add"
+
+
 def test_etas() -> None:
     assert due_at(payload(task="add", eta="2031-01-01T01:00:00.123+01:00")) == datetime(
         2031, 1, 1, 0, 0, 0, 123_000, UTC

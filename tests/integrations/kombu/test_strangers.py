@@ -31,6 +31,11 @@ HOSTILE = {
     "coding is an object": head(content_encoding={"x": 1}),
     "task is an object": head(headers={"task": {"x": 1}}),
     "id is a list": head(headers={"task": "t", "id": ["x"]}),
+    "limits are a text": head(headers={"task": "t", "timelimit": "abc"}),
+    "limits are three": head(headers={"task": "t", "timelimit": [1, 2, 3]}),
+    "limit is a text": head(headers={"task": "t", "timelimit": [None, "x"]}),
+    "limit is not finite": head(headers={"task": "t", "timelimit": [float("nan"), None]}),
+    "limit is negative": head(headers={"task": "t", "timelimit": [-1, None]}),
 }
 each = pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE.keys())
 

@@ -34,6 +34,8 @@ R = TypeVar("R")
 
 UNLIMITED: Final = 1_000
 """Number of messages that wait for a channel at most if it has no prefetch limit."""
+FAULTY: Final = (RecursionError, ValueError, TypeError, LookupError, AttributeError, OverflowError)
+"""Errors of a consumer that a task's headers or arguments cause."""
 _PIDBOX: Final = ".pidbox"
 
 Held = tuple[str, Any, "Receiver | None"]
@@ -350,7 +352,20 @@ class Channel(virtual.Channel):
         if payload is None or no_ack:
             self._look_again()
         if payload is not None:
-            callback(payload)
+            try:
+                callback(payload)
+            except FAULTY as error:
+                self._end_faulty(payload, error)
+                raise
+
+    def _end_faulty(self, payload: Payload, error: Exception) -> None:
+        """Make a task that ends its worker a dead letter, before it ends others; Celery does not catch all errors."""
+        held = self._held.get(payload["properties"]["delivery_tag"])
+        if held is None or held[2] is None or "task" not in payload["headers"]:
+            return
+        self.qos.ack(payload["properties"]["delivery_tag"])
+        del self._held[payload["properties"]["delivery_tag"]]
+        self._run(held[2].reject(held[1], f"its consumer failed: {error!r:.200}"))
 
     def _accept(self, held: Held, *, no_ack: bool) -> Payload | None:
         """Return a message that can be delivered, or ``None`` after it became a dead letter."""

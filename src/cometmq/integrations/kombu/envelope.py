@@ -19,6 +19,7 @@ VERSION: Final = "1"
 MAX_PRIORITY: Final = 9
 LEVELS: Final = MAX_PRIORITY + 1
 _FIELDS: Final = ("content-type", "content-encoding", "headers", "properties")
+_MAX_LIMIT_S: Final = 1e9
 _MAX_KEY_CHARS: Final = 200
 
 Payload = dict[str, Any]
@@ -72,8 +73,19 @@ def from_message(message: MessageExt) -> Payload:
         raise StrangerError("the first line of the message has values of other types than that of Kombu")
     if "task" in headers and any(isinstance(headers.get(name), dict | list) for name in ("task", "id")):
         raise StrangerError("the name or the ID of the task is no text")
+    if "task" in headers and not _are_limits(headers.get("timelimit")):
+        raise StrangerError("the time limits of the task are not two numbers")
     payload["body"] = body
     return payload
+
+
+def _are_limits(limits: Any) -> bool:
+    """Return whether a task's time limits are two numbers of seconds or ``None``; others end Celery's worker."""
+    return not limits or (
+        isinstance(limits, list | tuple)
+        and len(limits) == 2
+        and all(limit is None or (type(limit) in (int, float) and 0 <= limit < _MAX_LIMIT_S) for limit in limits)
+    )
 
 
 def due_at(payload: Payload) -> datetime | None:
