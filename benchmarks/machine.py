@@ -7,11 +7,13 @@ All shares are of the whole machine: 1.0 is every core. Source: ``/proc/stat`` (
 from __future__ import annotations
 
 import os
+import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NoReturn, Self
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 LOOK_S: Final = 5.0
@@ -19,6 +21,21 @@ QUIET_BUSY: Final = 0.05
 """Above this share of other processes a run is not quiet."""
 QUIET_STEAL: Final = 0.02
 """Above this share taken by the hypervisor a run is not quiet."""
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end this block like an error, so that its servers stop and its directories are removed."""
+
+    def end(number: int, _frame: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
+from benchmarks.machine import ended_by_signals
 from tests.helpers.waiting import wait_for
 from tests.interop.systems import Deployment, Server, System, start_broker, start_namesrv
 
@@ -38,7 +39,9 @@ def running(
     :param slaves: number of slaves of its own system that follow it.
     :param accounts: the broker has ACL 1.0 with :data:`ACCOUNTS` accounts, which may send to every topic.
     """
-    with tempfile.TemporaryDirectory(prefix="cometmq-bench-", ignore_cleanup_errors=True) as name, ExitStack() as undo:
+    with ExitStack() as undo:
+        undo.enter_context(ended_by_signals())
+        name = undo.enter_context(tempfile.TemporaryDirectory(prefix="cometmq-bench-", ignore_cleanup_errors=True))
         directory = Path(name)
         keys = {**(keys or {}), **(_accounts(directory / "broker") if accounts else {})}
         names = undo.enter_context(start_namesrv(system, directory / "namesrv"))

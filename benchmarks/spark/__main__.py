@@ -50,7 +50,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from benchmarks.machine import Beside, look_before, verdict
+from benchmarks.machine import Beside, ended_by_signals, look_before, verdict
 from benchmarks.spark.cpu_meter import JVM, PYTHON
 from benchmarks.spark.session import IDLE, IDLE_QUEUES, MANY, ONE, STREAM_BATCH, STREAMS, arguments, demand_cases
 from benchmarks.spark.sides import SESSIONS
@@ -191,12 +191,16 @@ def main() -> None:
     results = Results()
     for session in sessions:
         command = [sys.executable, "-m", "benchmarks.spark.session", session, *given]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        with ended_by_signals(), subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
             assert running.stdout is not None
-            for line in running.stdout:
-                print(line, end="", flush=True)
-                if line.startswith('{"case"'):
-                    results.add(json.loads(line))
+            try:
+                for line in running.stdout:
+                    print(line, end="", flush=True)
+                    if line.startswith('{"case"'):
+                        results.add(json.loads(line))
+            except BaseException:
+                running.terminate()
+                raise
         if running.returncode:
             raise SystemExit(f"the {session} session ended with {running.returncode}")
     print()

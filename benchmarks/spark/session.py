@@ -25,7 +25,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from benchmarks.machine import Beside, CpuTimes
+from benchmarks.machine import Beside, CpuTimes, ended_by_signals
 from benchmarks.spark.cpu_meter import CpuMeter
 from benchmarks.spark.sides import SESSIONS, CometSide, ConstantsSide, KafkaSide, Side, prepare_class_path, remove
 from pyspark.sql import Observation
@@ -334,8 +334,8 @@ def main() -> None:
     wanted = demand_cases(parser, options.cases)
     if not options.without_kafka:
         prepare_class_path()
-    place = Path(tempfile.mkdtemp(prefix="cometmq-bench-spark-"))
-    with ExitStack() as undo:
+    with ended_by_signals(), ExitStack() as undo:
+        place = Path(tempfile.mkdtemp(prefix="cometmq-bench-spark-"))
         undo.callback(remove, place)
         write_source(place / "source", options.messages, options.size)
         # Spark's workers import the source of constants

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
-from benchmarks.machine import Beside, CpuTimes, cpu_seconds, verdict
+from benchmarks.machine import Beside, CpuTimes, cpu_seconds, ended_by_signals, verdict
 
+ROOT = Path(__file__).resolve().parents[2]
 QUIET = Beside(others=0.01, steal=0.0)
 
 
@@ -42,3 +47,26 @@ def test_processor_time_of_a_process_is_read_from_the_system() -> None:
     own = os.times()
     assert user == pytest.approx(own.user, abs=0.03)
     assert system == pytest.approx(own.system, abs=0.03)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_benchmark_that_is_ended_by_a_signal_leaves_no_directory(number: signal.Signals) -> None:
+    code = (
+        "import sys, tempfile; from benchmarks.machine import ended_by_signals\n"
+        "with ended_by_signals(), tempfile.TemporaryDirectory() as name: print(name, flush=True); sys.stdin.read()"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        place = Path(process.stdout.readline().strip())
+        assert place.is_dir()
+        process.send_signal(number)
+        assert process.wait(30) == 128 + number
+    assert not place.exists()
+
+
+def test_the_handlers_of_signals_are_restored() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with ended_by_signals():
+        assert signal.getsignal(signal.SIGTERM) != before
+    assert signal.getsignal(signal.SIGTERM) == before
