@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from tests.helpers.pace import slowness_of_processor
-from tests.helpers.waiting import real_time
+from tests.helpers.waiting import real_time, until
 from tests.proxy.client import message, receive
 from tests.proxy.held_up import Attack, Peer, held_up
 from tests.proxy.wire import HELLO, data, headers, prefixed
@@ -247,14 +247,21 @@ async def test_nobody_holds_up_another_client(server: GrpcServer, attack: Attack
 
 async def test_calls_and_streams_leave_nothing_to_the_collector_of_garbage(server: GrpcServer) -> None:
     """Its run over the leftovers of a flood takes 100 ms."""
+    tasks = len(asyncio.all_tasks())
+
+    async def is_over() -> None:
+        """Wait until no call is left; on a busy machine that takes longer than a moment."""
+        await real_time(0.1)
+        await until(lambda: len(asyncio.all_tasks()) <= tasks and not server.is_busy)
+
     for attack in (resets, telemetry):
         await held_up(server, attack, attackers=1, seconds=0.02)
-        await real_time(0.1)
+        await is_over()
         gc.collect()
         gc.disable()
         try:
             found = await held_up(server, attack, attackers=1, seconds=0.1)
-            await real_time(0.1)
+            await is_over()
             garbage = gc.collect()
         finally:
             gc.enable()
