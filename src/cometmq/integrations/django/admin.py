@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
+from django.utils.html import format_html_join
 
 from cometmq.integrations.django import results
 from cometmq.integrations.django.api import task_backends
@@ -16,7 +18,8 @@ from cometmq.integrations.django.models import StoredTask
 class StoredTaskAdmin(admin.ModelAdmin):
     """Tasks and their results."""
 
-    list_display = ("id", "path", "queue_name", "status", "attempts", "enqueued_at", "sent_at", "finished_at")
+    list_display = ("path", "queue_name", "status", "attempts", "enqueued_at", "sent_at", "finished_at", "id")
+    list_display_links = ("path", "id")
     list_filter = ("status", ("sent_at", admin.EmptyFieldListFilter))
     search_fields = ("=id", "=queue_name", "path")
     show_full_result_count = False
@@ -31,8 +34,23 @@ class StoredTaskAdmin(admin.ModelAdmin):
         return False
 
     def get_readonly_fields(self, request: Any, obj: Any = None) -> list[str]:
+        """Return all fields, and errors as text."""
+        return ["tracebacks" if field.name == "errors" else field.name for field in StoredTask._meta.fields]
+
+    def get_fields(self, request: Any, obj: Any = None) -> list[str]:
         """Return all fields."""
-        return [field.name for field in StoredTask._meta.fields]
+        return self.get_readonly_fields(request, obj)
+
+    def change_view(self, request: Any, object_id: str, form_url: str = "", extra_context: Any = None) -> Any:
+        """Show a task without buttons that save it."""
+        shown = {"title": "Task", "show_save": False, "show_save_and_continue": False, **(extra_context or {})}
+        return super().change_view(request, object_id, form_url, shown)
+
+    @admin.display(description="errors", empty_value="-")
+    def tracebacks(self, row: StoredTask) -> Any:
+        """Return the tracebacks of all attempts."""
+        errors = [(error["traceback"],) for error in json.loads(row.errors)]
+        return format_html_join("", '<pre style="white-space: pre-wrap; margin: 0 0 1em">{}</pre>', errors) or None
 
     @admin.action(description="Send the selected tasks again", permissions=["change"])
     def send_again(self, request: Any, selected: Any) -> None:
@@ -48,4 +66,4 @@ class StoredTaskAdmin(admin.ModelAdmin):
                 self.message_user(request, f"{row} is not sent, a worker sends it later: {failure}", messages.ERROR)
                 continue
             sent += 1
-        self.message_user(request, f"{sent} tasks are sent again")
+        self.message_user(request, "1 task is sent again" if sent == 1 else f"{sent} tasks are sent again")
