@@ -11,16 +11,19 @@ from tests.broker.pop.popping import GROUP as POP_GROUP
 from tests.broker.pop.popping import TOPIC, Popper
 from tests.broker.replication.following import connect
 
-from cometmq.client import Admin, Message, Producer, SimpleConsumer
+from cometmq.client import AccessDeniedError, Admin, Message, Producer, SimpleConsumer
 from cometmq.client.consumer.config import ConsumeFromWhere, PushConfig
 from cometmq.client.consumer.listener import Retry
 from cometmq.client.consumer.push_consumer import PushConsumer
 from cometmq.client.diagnosis import Check, Explanation, Question, Verdict, why_not_consumed
 from cometmq.client.diagnosis.checks import moment, quote
 from cometmq.client.diagnosis.stored import made_about_ms
+from cometmq.client.instance import ClientInstance
 from cometmq.client.producer.transaction_producer import TransactionProducer, TransactionState
 from cometmq.message.ids import UniqIdGenerator
 from cometmq.remoting.bodies import SubscriptionGroupConfig, TopicConfig
+from cometmq.remoting.security import Security
+from cometmq.remoting.signing import Credentials
 from cometmq.testing import Cluster, VirtualClock
 
 GROUP = "workers"
@@ -318,6 +321,18 @@ async def test_an_account_without_a_right_is_named(account: str, words: str) -> 
     assert (found.name, found.verdict) == ("permission", Verdict.CAUSE)
     assert found.evidence.startswith(words)
     assert [check.verdict for check in allowed.checks if check.name == "permission"] == [Verdict.RULED_OUT]
+
+
+async def test_a_message_that_the_asking_account_may_not_read_is_not_taken_for_deleted() -> None:
+    sender = {"accessKey": "sending", "secretKey": "12345678", "topicPerms": ["orders=PUB"]}
+    async with Cluster(clock=VirtualClock(), accounts=[sender]) as cluster:
+        await cluster.create_topic("orders", 1)
+        result = await cluster.send(Message("orders", b"x"))
+        security = Security(Credentials("sending", "12345678"))
+        asking = ClientInstance(cluster.namesrv_address, security=security, clock=cluster.clock)
+        async with Admin(instance=asking) as admin:
+            with pytest.raises(AccessDeniedError, match="topic:orders"):
+                await why(admin, result.msg_id)
 
 
 def test_a_text_of_a_stranger_cannot_leave_its_quotes() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from cometmq.client.admin import Admin
 from cometmq.client.diagnosis.checks import Question
-from cometmq.client.errors import BrokerError, ClientError, RouteNotFoundError, UnknownBrokerError
+from cometmq.client.errors import AccessDeniedError, BrokerError, ClientError, RouteNotFoundError, UnknownBrokerError
 from cometmq.client.queries import pull_one
 from cometmq.message.message import MessageExt, split_records
 from cometmq.message.names import TOOLS_GROUP
@@ -29,6 +29,7 @@ async def find(admin: Admin, question: Question) -> MessageExt | Extent | None:
 
     :raises RouteNotFoundError: the topic does not exist.
     :raises ClientError: the topic has no such queue.
+    :raises AccessDeniedError: the account may not read the topic.
     """
     if question.offset is not None:
         return await message_at(admin, await queue_of(admin, question), question.offset)
@@ -37,6 +38,8 @@ async def find(admin: Admin, question: Question) -> MessageExt | Extent | None:
         return await admin.message_by_id(question.msg_id, question.topic)
     except (ValueError, UnknownBrokerError):
         return None
+    except AccessDeniedError:  # it has the code of a message that is not found
+        raise
     except BrokerError as error:
         if error.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.QUERY_NOT_FOUND):
             return None
