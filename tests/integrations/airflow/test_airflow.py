@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integrations.damaged import send_damaged_to
 from tests.interop.builds import ToolMissingError, airflow_three
 
 from cometmq.client import Message
@@ -97,6 +99,21 @@ def test_a_message_is_acknowledged_when_its_event_is_stored(airflow: Path, clust
     assert payloads[2]["body_base64"] == "/w=="
     assert {(payload["topic"], payload["tags"], *payload["keys"]) for payload in payloads} == {("orders", "t", "k")}
     assert sorted(left(cluster, "orders", "dags")) == sorted(["zwölf".encode(), b"\xff"])
+
+
+@pytest.mark.parametrize("counts", [["1"], ["2", "1"]], ids=["older", "shared stream"])
+def test_a_message_with_a_damaged_body_is_a_dead_letter(
+    airflow: Path, cluster: ProcessCluster, home: Path, counts: list[str]
+) -> None:
+    topic, group = f"damaged-{len(counts)}", f"dags-{len(counts)}"
+    send(cluster, topic)
+    with SyncAdmin(cluster.namesrv_address) as admin:
+        (address,) = admin.masters().values()
+    asyncio.run(send_damaged_to(address, topic))
+    send(cluster, topic, b"one", b"two")
+    payloads = run(airflow, home, cluster.namesrv_address, topic, group, *counts)
+    assert [payload["body"] for payload in payloads] == ["one", "two"]
+    assert left(cluster, topic, group) == [b"two"]
 
 
 def test_in_older_versions_it_is_acknowledged_when_its_event_is_taken(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import pytest
 from cloudevents.core.v1.event import CloudEvent
@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from cometmq.client import Message, SimpleConsumer
 from cometmq.integrations.cloudevents import from_message, is_event, to_binary, to_structured
+from cometmq.message.compression import decompress
+from cometmq.message.sysflag import COMPRESSED
 from cometmq.testing import Cluster
 
 TIME = datetime(2026, 11, 30, 2, 44, 8, 123000, UTC)
@@ -89,6 +91,18 @@ def test_an_event_that_is_nested_too_deeply_is_malformed() -> None:
     message = Message("events", b"[" * 100_000, properties={"CE_contenttype": "application/cloudevents+json"})
     with pytest.raises(ValueError, match="malformed"):
         from_message(message)
+
+
+def test_an_event_with_a_damaged_body_is_malformed() -> None:
+    class Damaged:
+        properties: ClassVar[dict[str, str]] = {"CE_contenttype": "application/cloudevents+json"}
+
+        @property
+        def body(self) -> bytes:
+            return decompress(b"damaged", COMPRESSED, 100)
+
+    with pytest.raises(ValueError, match="malformed"):
+        from_message(cast(Any, Damaged()))
 
 
 def test_an_empty_attribute_needs_structured_mode() -> None:

@@ -13,6 +13,7 @@ from faststream import AckPolicy
 from faststream.exceptions import NackMessage, RejectMessage, SetupError, StopConsume
 from faststream.security import SASLPlaintext
 from tests.helpers.waiting import until
+from tests.integrations.damaged import BODY, send_damaged
 
 from cometmq.client import (
     AccessDeniedError,
@@ -66,6 +67,28 @@ async def test_messages_are_handled_once_and_acknowledged(cluster: Cluster) -> N
         await until(lambda: len(seen) == 20)
     assert sorted(seen) == list(range(20))
     assert await left(cluster, "faststream-orders", "orders") == []
+
+
+@pytest.mark.parametrize("options", [{}, {"batch": True}, {"fifo": True}])
+async def test_a_message_with_a_damaged_body_is_a_dead_letter(cluster: Cluster, options: dict[str, Any]) -> None:
+    broker = broker_at(cluster)
+    seen: list[Any] = []
+
+    @broker.subscriber("orders", group="workers", **options)
+    async def note(body: Any) -> None:
+        seen.append(body)
+
+    await cluster.create_topic("orders", queues=1)
+    await send_damaged(cluster, "orders")
+    async with broker:
+        await broker.publish("whole", "orders")
+        await broker.start()
+        await until(lambda: bool(seen))
+    assert seen == [["whole"]] if options.get("batch") else ["whole"]
+    async with Admin(cluster.namesrv_address) as admin:
+        letters = [letter async for letter in read_dead_letters(admin, "workers", Selection())]
+    assert [letter.stored_body for letter in letters] == [BODY]
+    assert await left(cluster, "workers", "orders") == []
 
 
 async def test_a_message_that_fails_is_received_again_and_one_that_is_rejected_is_dead(cluster: Cluster) -> None:

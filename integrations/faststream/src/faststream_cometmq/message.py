@@ -9,7 +9,9 @@ from faststream._internal.basic_types import DecodedMessage
 from faststream.message import StreamMessage, decode_message
 
 from cometmq.message import properties as names
+from cometmq.message.compression import DecompressionError
 from cometmq.message.message import MessageExt
+from cometmq.message.sysflag import COMPRESSED
 
 CONTENT_TYPE: Final = "content-type"
 CORRELATION_ID: Final = "correlation_id"
@@ -141,6 +143,17 @@ class RocketMQParser:
 def body_of(message: MessageExt) -> bytes:
     """Return a message's body."""
     return b"" if EMPTY_BODY in message.properties else message.body
+
+
+def is_damaged(message: MessageExt) -> bool:
+    """Return whether a message says that its body is compressed, but nobody can decompress it."""
+    if not message.sys_flag & COMPRESSED:
+        return False
+    try:
+        body_of(message)
+    except DecompressionError:
+        return True
+    return False
 
 
 def headers_of(message: MessageExt) -> dict[str, str]:

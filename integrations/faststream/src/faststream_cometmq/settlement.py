@@ -45,6 +45,8 @@ def _popped(messages: Sequence[MessageExt]) -> list[PoppedMessage]:
 class OrderedSettlement:
     """Keeps the verdicts of messages until their call of the listener returns."""
 
+    dead: Final[Verdict] = Retry(delay_level=_DEAD)
+
     def __init__(self, nack_delay_s: float | None) -> None:
         self._delay_s = nack_delay_s
         self._verdicts: dict[int, Verdict] = {}
@@ -59,7 +61,7 @@ class OrderedSettlement:
 
     async def reject(self, messages: Sequence[MessageExt]) -> None:
         """The messages are dead letters, and the queue goes on."""
-        self._verdicts[id(messages[0])] = Retry(delay_level=_DEAD)
+        self._verdicts[id(messages[0])] = self.dead
 
     def verdict(self, messages: Sequence[MessageExt]) -> Verdict:
         """Return and forget the verdict; messages that nobody settled have failed."""

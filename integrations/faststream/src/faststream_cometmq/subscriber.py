@@ -22,7 +22,7 @@ from cometmq.client.simple.config import MAX_MESSAGES
 from cometmq.errors import CometMQError
 from faststream_cometmq.config import RocketMQSubscriberConfig
 from faststream_cometmq.connection import Reads
-from faststream_cometmq.message import Raw, RocketMQMessage, RocketMQParser, Unsettled
+from faststream_cometmq.message import Raw, RocketMQMessage, RocketMQParser, Unsettled, is_damaged
 from faststream_cometmq.publisher import ReplyPublisher
 from faststream_cometmq.settlement import OrderedSettlement, PopSettlement
 
@@ -159,7 +159,7 @@ class RocketMQSubscriber(SubscriberUsecase[Raw]):
         most, loop = min(most, MAX_MESSAGES), asyncio.get_running_loop()
         while self.running and consumer is self._consumer:
             try:
-                found = await consumer.receive(most)
+                found = await self._readable(consumer, await consumer.receive(most))
             except CometMQError as error:
                 if self.running:
                     self._log(logging.ERROR, f"no messages: {error}")
@@ -173,6 +173,17 @@ class RocketMQSubscriber(SubscriberUsecase[Raw]):
             if not self.options.batch:
                 ahead = round(len(found) * _AHEAD_S / max(loop.time() - began, _SHORT_S))
                 most = min(max(ahead, self.options.max_workers), self.options.max_records)
+
+    async def _readable(self, consumer: SimpleConsumer, found: list[PoppedMessage]) -> list[PoppedMessage]:
+        """Return the messages without those whose bodies are damaged, which become dead letters."""
+        damaged = [message for message in found if is_damaged(message)]
+        for message in damaged:
+            self._log(logging.ERROR, f"message {message.msg_id} becomes a dead letter: its body is damaged")
+            try:
+                await consumer.reject(message)
+            except CometMQError as error:
+                self._log(logging.ERROR, f"message {message.msg_id} comes again: {error}")
+        return [message for message in found if message not in damaged] if damaged else found
 
     async def _handle(self) -> None:
         """Pass the waiting messages to handlers."""
@@ -226,6 +237,9 @@ class RocketMQSubscriber(SubscriberUsecase[Raw]):
 
     def _listener(self, settlement: OrderedSettlement) -> Any:
         async def listen(messages: Sequence[MessageExt]) -> Verdict:
+            if len(messages) == 1 and is_damaged(messages[0]):
+                self._log(logging.ERROR, f"message {messages[0].msg_id} becomes a dead letter: its body is damaged")
+                return settlement.dead
             task = asyncio.current_task()
             assert task is not None
             self._tasks.add(task)

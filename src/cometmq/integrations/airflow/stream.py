@@ -10,7 +10,7 @@ from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 
 from cometmq.client import PoppedMessage, SimpleConsumer
 from cometmq.client.simple.config import MAX_MESSAGES
-from cometmq.integrations.airflow.trigger import payload_of
+from cometmq.integrations.airflow.trigger import payload_or_reject
 
 _MOST_OPEN: Final = 256
 """Maximum number of messages whose events are not stored yet; a trigger fails at 1,024 by default."""
@@ -41,8 +41,10 @@ class MessageStream(SharedStreamProducer):
                 await self._has_room.wait()
                 self._has_room.clear()
             for message in await consumer.receive(min(MAX_MESSAGES, _MOST_OPEN - len(self._open))):
-                self._open[message] = None
-                yield payload_of(message), message
+                payload = await payload_or_reject(consumer, message)
+                if payload is not None:
+                    self._open[message] = None
+                    yield payload, message
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         """Acknowledge messages whose events are stored; reject those that a trigger rejects; repeat the others."""

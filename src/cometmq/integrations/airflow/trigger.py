@@ -9,13 +9,17 @@ triggerer died before is received again.
 from __future__ import annotations
 
 import base64
+import logging
 from collections.abc import AsyncIterator, Hashable
 from typing import Any, Final
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
-from cometmq.client import MessageExt, SimpleConsumer, SimpleConsumerConfig
+from cometmq.client import MessageExt, PoppedMessage, SimpleConsumer, SimpleConsumerConfig
 from cometmq.integrations.airflow.connection import settings_by_id
+from cometmq.message.compression import DecompressionError
+
+log = logging.getLogger(__name__)
 
 _CONFIG: Final = SimpleConsumerConfig(invisible_s=60.0, renew_up_to_s=3600.0, gives_back_when_gone=True)
 
@@ -65,9 +69,12 @@ class RocketMQMessageTrigger(BaseEventTrigger):
         """Yield an event for each message, and acknowledge the message when the next event is wanted."""
         async with await _new_consumer(self.serialize()[1]) as consumer:
             async for message in consumer:
+                payload = await payload_or_reject(consumer, message)
+                if payload is None:
+                    continue
                 is_taken = False
                 try:
-                    yield TriggerEvent(payload_of(message))
+                    yield TriggerEvent(payload)
                     is_taken = True
                 finally:
                     await (consumer.ack(message) if is_taken else consumer.change_invisible(message, 0))
@@ -115,3 +122,16 @@ def payload_of(message: MessageExt) -> dict[str, Any]:
     except UnicodeDecodeError:
         payload["body_base64"] = base64.b64encode(message.body).decode()
     return payload
+
+
+async def payload_or_reject(consumer: SimpleConsumer, message: PoppedMessage) -> dict[str, Any] | None:
+    """Return the payload of the event for a message; a message with a damaged body becomes a dead letter instead.
+
+    :raises CometMQError: the message cannot become a dead letter now, and is received again.
+    """
+    try:
+        return payload_of(message)
+    except DecompressionError as error:
+        log.error("message %s becomes a dead letter: %s", message.msg_id, error)
+        await consumer.reject(message)
+        return None

@@ -19,6 +19,7 @@ from cloudevents.core.formats.base import Format
 from cloudevents.core.formats.json import JSONFormat
 
 from cometmq.client import Message, MessageExt
+from cometmq.message.compression import DecompressionError
 
 PREFIX: Final = "CE_"
 CONTENT_TYPE: Final = "CE_contenttype"
@@ -29,13 +30,14 @@ _STRUCTURED: Final = "application/cloudevents"
 _NO_DATA: Final = b"\0"
 _MALFORMED: Final = (
     CloudEventValidationError,
+    DecompressionError,
     AttributeError,
     LookupError,
     OverflowError,
     RecursionError,
     TypeError,
 )
-"""Errors of the SDK for events that are malformed, besides ``ValueError``."""
+"""Errors for events that are malformed, besides ``ValueError``: those of the SDK, and of damaged bodies."""
 
 
 def to_binary(event: BaseCloudEvent, topic: str, event_format: Format | None = None) -> Message:
