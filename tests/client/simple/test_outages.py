@@ -6,22 +6,28 @@ import asyncio
 
 import pytest
 from tests.client.simple.conftest import consumer
-from tests.client.simple.test_simple_consumer import bodies, send
+from tests.client.simple.test_simple_consumer import bodies, dead_letters, send
 from tests.client.simple.test_waiting import until_held
 
 from cometmq.client import (
     AccessDeniedError,
     Admin,
     BrokerError,
+    ClientInstance,
+    ClientRpcHook,
     Credentials,
     Message,
     MessageQueue,
     PoppedMessage,
     Producer,
+    RemotingSendError,
     Security,
     SimpleConsumer,
 )
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.command import RemotingCommand
 from cometmq.testing import Cluster, VirtualClock
+from cometmq.testing.link import Direction
 
 
 @pytest.mark.parametrize("topics", ["a", "ab"])
@@ -172,3 +178,47 @@ async def test_a_topic_that_is_deleted_does_not_delay_the_others(two: Cluster) -
         assert await reader.receive(wait_s=0.2) == []
         await send(two, "a", "m")
         assert bodies(await asyncio.wait_for(reader.receive(wait_s=20), 5)) == ["m"]
+
+
+async def test_a_message_is_rejected_once_while_the_broker_starts_again() -> None:
+    async with Cluster() as cluster:
+        await cluster.create_topic("a")
+        await send(cluster, "a", "m")
+        async with consumer(cluster) as reader:
+            (message,) = await reader.receive(wait_s=5)
+            await cluster.kill_broker(0)
+            rejected = asyncio.ensure_future(reader.reject(message))
+            await asyncio.sleep(0.1)
+            await cluster.start_broker(0)
+            await asyncio.wait_for(rejected, 20)
+            await reader.change_invisible(message, 0)  # has no effect
+            assert await reader.receive(wait_s=0.2) == []
+        assert await dead_letters(cluster) == ["m"]
+
+
+@pytest.mark.parametrize("lost_answers", [1, 100])
+async def test_a_rejection_whose_answers_are_lost_makes_at_most_two_dead_letters(lost_answers: int) -> None:
+    async with Cluster(links=True) as cluster:
+        await cluster.create_topic("a")
+        await send(cluster, "a", "m")
+        sent = 0
+
+        def lose_the_answer(_address: str, command: RemotingCommand) -> None:
+            nonlocal sent
+            sent += command.code == RequestCode.CONSUMER_SEND_MSG_BACK
+            if command.code == RequestCode.CONSUMER_SEND_MSG_BACK and sent <= lost_answers:
+                cluster.link(0).cut_after(0, Direction.TO_CLIENT)
+
+        instance = ClientInstance(cluster.namesrv_address, hooks=[ClientRpcHook(before=lose_the_answer)])
+        async with consumer(cluster, instance=instance, invisible_s=5, renew_up_to_s=600, retry_s=5) as reader:
+            (message,) = await reader.receive(wait_s=5)
+            if lost_answers == 1:
+                await reader.reject(message)
+                await reader.change_invisible(message, 0)  # has no effect
+                assert await reader.receive(wait_s=0.2) == []
+            else:
+                with pytest.raises(RemotingSendError):
+                    await reader.reject(message)
+                assert bodies(await reader.receive(wait_s=10)) == ["m"]  # it is not renewed
+        assert sent == 2
+        assert await dead_letters(cluster) == ["m", "m"]

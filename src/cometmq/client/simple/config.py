@@ -42,8 +42,8 @@ class SimpleConsumerConfig:
     error_delay_s: float = 1.0
     """Number of seconds before a failed request for messages is repeated."""
     retry_s: float = 10.0
-    """Number of seconds for which an acknowledgement, or a change of an invisible time, is repeated while its broker
-    does not answer.
+    """Number of seconds for which an acknowledgement, a rejection, or a change of an invisible time is repeated while
+    its broker does not answer.
     """
 
     def __post_init__(self) -> None:

@@ -299,16 +299,22 @@ class SimpleConsumer(PoppingConsumer):
         await self._requests.until_answered(partial(self._requests.change, message, round(seconds * 1000)))
 
     async def reject(self, message: PoppedMessage) -> None:
-        """Store a message as a dead letter now, and acknowledge it.
+        """Store a message as a dead letter now, and then acknowledge it.
 
-        If the consumer crashes in between, the message is in both topics.
+        Both requests are repeated while the broker does not answer, so the message is not lost. If an answer is lost,
+        there may be two dead letters. If the consumer crashes in between, or the acknowledgement fails, the message is
+        a dead letter and is received again. If this method fails, the message is no longer renewed.
 
         :raises BrokerError: the broker refuses.
-        :raises RemotingError: the broker does not answer.
+        :raises RemotingError: the broker does not answer for ``retry_s``.
         :raises ClientStateError: the consumer is not running, or another process received the message.
         """
         self._demand_running()
-        await self._requests.copy_to_dead_letters(message)
+        try:
+            await self._requests.make_dead_letter(message)
+        except BaseException:
+            self._renewals.discard(message)
+            raise
         await self.ack(message)
 
     # --- a member of the group, see GroupMember ---

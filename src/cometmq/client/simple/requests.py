@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -18,6 +19,8 @@ from cometmq.client.errors import (
     MasterNotFoundError,
     RemotingClosedError,
     RemotingError,
+    RemotingSendError,
+    RemotingTimeoutError,
 )
 from cometmq.client.instance import ClientInstance
 from cometmq.client.retries import NOT_NOW, Pauses
@@ -56,6 +59,8 @@ _BORN_LATER_MS: Final = 24 * 3600 * 1000
 """Time by which a pop that does not wait is born in the future: brokers refuse pops that are old by their own clock."""
 _PAUSES: Final = Pauses(0.05, 1.0)
 """Pauses before a request is repeated."""
+_MAX_COPIES: Final = 2
+"""Maximum number of dead letters of a message that is rejected once."""
 _ELSEWHERE: Final = frozenset({ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.TOPIC_NOT_EXIST})
 """Codes of a broker that no longer has the topic, or is no longer its master."""
 _LATER: Final = NOT_NOW | _ELSEWHERE | {ResponseCode.POLLING_FULL}
@@ -209,12 +214,24 @@ class SimpleRequests:
             if isinstance(outcome, ClientError | RemotingError):
                 log.info("cannot give back a message, which is received again later: %s", outcome)
 
-    async def copy_to_dead_letters(self, message: PoppedMessage) -> None:
-        """Store a copy of a message in the group's dead-letter topic.
+    async def make_dead_letter(self, message: PoppedMessage) -> None:
+        """Store a copy of a message in the group's dead-letter topic; repeat this as :meth:`until_answered`.
+
+        A request whose answer was lost is repeated once, so there may be a second copy.
 
         :raises BrokerError: the broker refuses.
         :raises RemotingError: the broker does not answer.
         """
+        unknown = 0
+
+        def may_repeat(error: Exception) -> bool:
+            nonlocal unknown
+            unknown += isinstance(error, RemotingTimeoutError | RemotingSendError)
+            return unknown < _MAX_COPIES and passes(error)
+
+        await self.until_answered(partial(self._copy_to_dead_letters, message), may_repeat)
+
+    async def _copy_to_dead_letters(self, message: PoppedMessage) -> None:
         handle, topic = message.handle, message.subscribed_topic
         address = await self._address(Place(topic, handle.broker_name))
         header = dead_letter_request(
@@ -222,7 +239,9 @@ class SimpleRequests:
         )
         await self.instance.call(address, RequestCode.CONSUMER_SEND_MSG_BACK, header, doing="rejecting a message")
 
-    async def until_answered(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def until_answered(
+        self, work: Callable[[], Awaitable[None]], may_repeat: Callable[[Exception], bool] = passes
+    ) -> None:
         """Repeat a request while its broker does not answer, for at most ``retry_s`` seconds.
 
         :raises BrokerError: the broker refuses.
@@ -237,7 +256,7 @@ class SimpleRequests:
             except (ClientError, RemotingError) as error:
                 failures += 1
                 pause_s = _PAUSES.after(failures)
-                if not passes(error) or clock.monotonic() + pause_s > deadline:
+                if not may_repeat(error) or clock.monotonic() + pause_s > deadline:
                     raise
                 await clock.sleep(pause_s)
 
