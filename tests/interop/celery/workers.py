@@ -134,6 +134,11 @@ class Worker:
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
 
+    def quit(self) -> None:
+        """SIGQUIT: it ends without waiting for tasks ("cold shutdown")."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGQUIT)
+
     def stop(self) -> None:
         """A warm shutdown.
 
