@@ -453,6 +453,29 @@ def test_a_task_that_is_published_twice_is_stored_once(is_delayed: bool) -> None
             again.get(timeout=0.3)
 
 
+def test_a_task_that_is_published_again_on_a_new_connection_is_stored_once() -> None:
+    with (
+        SyncCluster(links=True) as cluster,
+        Connection(f"cometmq://{cluster.namesrv_address}", transport_options={"send_timeout": 1}) as connection,
+    ):
+        queue = connection.SimpleQueue("again")
+        queue.put("first")
+        session = connection.transport.session
+        cluster.run(lambda running: running.link(0).cut_after(1, Direction.TO_CLIENT))
+
+        def failed(_error: BaseException, _interval: float) -> None:
+            cluster.run(lambda running: running.link(0).restore())
+
+        policy = {"max_retries": 5, "errback": failed}
+        headers = {"id": "some-task", "task": "add", "retries": 0, "eta": None}
+        queue.producer.publish("task", headers=headers, retry=True, retry_policy=policy)
+        assert connection.transport.session is not session
+        again = connection.SimpleQueue("again")
+        assert sorted(again.get(timeout=20).payload for _ in range(2)) == ["first", "task"]
+        with pytest.raises(Empty):
+            again.get(timeout=0.3)
+
+
 def test_a_message_whose_rejection_fails_comes_again(
     connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,14 +58,20 @@ _LATER_MS: Final = 10**13
 _MOST: Final = 32
 
 
+Doubts = OrderedDict[tuple[str, str], str]
+"""The addresses of the brokers that may have stored messages in doubt, by topic and key."""
+
 Waiting = tuple[str, str | None]
 """The recall handle of a delayed task, and the queue to which its result goes."""
 
 
 class Session:
-    """The connections of a process with one set of settings."""
+    """The connections of a process with one set of settings.
 
-    def __init__(self, settings: Settings) -> None:
+    :param doubts: the messages in doubt, which outlive the session.
+    """
+
+    def __init__(self, settings: Settings, doubts: Doubts) -> None:
         self.settings = settings
         self.instance = ClientInstance(settings.namesrv, security=settings.security)
         self.admin = Admin(instance=self.instance)
@@ -82,8 +88,7 @@ class Session:
         """The queues that only this process reads."""
         self._topics: set[str] = set()
         self._absent: dict[str, float] = {}
-        self._doubts: OrderedDict[tuple[str, str], str] = OrderedDict()
-        """The addresses of the brokers that may have stored messages in doubt, by topic and key."""
+        self._doubts = doubts
         self._handles: OrderedDict[str, Waiting] = OrderedDict()
         """The delayed tasks that this process has sent, by task ID."""
 

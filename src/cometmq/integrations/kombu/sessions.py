@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
@@ -12,7 +13,7 @@ from cometmq.client.sync.base import SyncClient
 from cometmq.client.sync.direct import DirectSender
 from cometmq.errors import CometMQError
 from cometmq.integrations.kombu.envelope import Payload
-from cometmq.integrations.kombu.session import Session
+from cometmq.integrations.kombu.session import Doubts, Session
 from cometmq.integrations.kombu.settings import Settings
 from cometmq.threads import are_real, call_in_forked_children
 
@@ -22,14 +23,15 @@ R = TypeVar("R")
 class SyncSession(SyncClient[Session]):
     """A session, for callers without an event loop.
 
+    :param doubts: see :class:`Session <cometmq.integrations.kombu.session.Session>`.
     :raises ClientStateError: gevent or eventlet has replaced threads.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, doubts: Doubts) -> None:
         self.users = 0
         self.pid = os.getpid()
         self.settings = settings
-        self._bind(Session, settings)
+        self._bind(Session, settings, doubts)
         self.run(self._inner.open())
         producer = self._inner.producer
         self._direct = DirectSender(self._inner.instance, producer.group, producer.config, settings.security)
@@ -88,6 +90,8 @@ class Sessions:
         self._of_parents.append(getattr(self, "_open", None))
         self._lock = threading.Lock()
         self._open: dict[Settings, SyncSession] = {}
+        self._doubts: dict[Settings, Doubts] = {}
+        """The messages in doubt: Kombu closes a connection that has failed before it publishes again."""
 
     def acquire(self, settings: Settings) -> SyncSession:
         """Return the session with these settings, which is opened for its first user.
@@ -103,7 +107,8 @@ class Sessions:
         with self._lock:
             found = self._open.get(settings)
             if found is None:
-                found = self._open[settings] = SyncSession(settings)
+                found = SyncSession(settings, self._doubts.setdefault(settings, OrderedDict()))
+                self._open[settings] = found
             found.users += 1
             return found
 
@@ -116,6 +121,8 @@ class Sessions:
             if session.users or self._open.get(session.settings) is not session:
                 return
             del self._open[session.settings]
+            if not self._doubts[session.settings]:
+                del self._doubts[session.settings]
             session.close()
 
 
