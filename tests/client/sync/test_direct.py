@@ -110,10 +110,27 @@ def test_a_second_thread_does_not_wait_for_the_first(sends: Sends) -> None:
         assert not sends.send(b"m")
 
 
-def test_a_broker_that_refuses_connections_is_left_to_the_event_loop() -> None:
+def test_a_lock_that_was_left_behind_does_not_keep_the_sender_open(sends: Sends) -> None:
+    sends.know_route()
+    sends.sender._sending.acquire()
+    sends.sender.close()
+    assert not sends.send(b"m")
+
+
+def test_a_broker_that_refuses_connections_is_left_to_the_event_loop_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with SyncCluster() as cluster:
         sends = Sends(cluster, "t")
         sends.know_route()
         cluster.call(cluster.cluster.kill_broker(0))
         assert not sends.send(b"m")
+        cluster.call(cluster.cluster.start_broker(0))
+        sends.know_route()
+        assert not sends.send(b"m")
+        until = max(sends.sender._absent_until.values())
+        monkeypatch.setattr(type(sends.instance.clock), "monotonic", lambda _clock: until)
+        sent = sends.send(b"m")
+        monkeypatch.undo()
+        assert sent
         sends.close()

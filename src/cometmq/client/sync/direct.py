@@ -27,6 +27,8 @@ from cometmq.remoting.errors import RemotingSendError, RemotingTimeoutError
 from cometmq.remoting.security import Security
 
 _SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
+_ABSENT_S: Final = 10.0
+"""Time in seconds for which everything for a broker is left to the event loop after a connection to it has failed."""
 
 
 class DirectSender:
@@ -45,13 +47,14 @@ class DirectSender:
         self._turns = itertools.count()
         self._opaques = itertools.count(1)
         self._connections: dict[str, BlockingConnection] = {}
+        self._absent_until: dict[str, float] = {}
         self._sending = threading.Lock()
 
     def send(self, message: Message) -> bool:
         """Store a message; return false if nothing is stored and the event loop has to send it.
 
-        So it is if the route is not known, the broker refuses a connection or is busy, another thread is sending, the
-        message is delayed, or requests need hooks or TLS.
+        So it is if the route is not known, the broker is busy or has not accepted a connection a moment ago, another
+        thread is sending, the message is delayed, or requests need hooks or TLS.
 
         :raises IllegalMessageError: no broker would accept the message.
         :raises BrokerError: the broker refuses it.
@@ -65,7 +68,7 @@ class DirectSender:
             return False
         queue = route.write_queues[next(self._turns) % len(route.write_queues)]
         address = self._instance.routes.brokers.master(queue.broker_name)
-        if address is None or not self._sending.acquire(blocking=False):
+        if address is None or self._is_absent(address) or not self._sending.acquire(blocking=False):
             return False
         try:
             encoder, opaque = self._encoder, next(self._opaques)
@@ -77,6 +80,7 @@ class DirectSender:
             try:
                 connection = self._connection(address)
             except BlockingConnectionError:
+                self._absent_until[address] = self._instance.clock.monotonic() + _ABSENT_S
                 return False
             answer = self._exchange(connection, frame, opaque)
         finally:
@@ -87,6 +91,13 @@ class DirectSender:
         if certainly_unsent(error):
             return False
         raise error
+
+    def _is_absent(self, address: str) -> bool:
+        until = self._absent_until.get(address)
+        if until is not None and self._instance.clock.monotonic() >= until:
+            self._absent_until.pop(address, None)
+            return False
+        return until is not None
 
     def _connection(self, address: str) -> BlockingConnection:
         connection = self._connections.get(address)
@@ -117,7 +128,11 @@ class DirectSender:
             connection.close()
 
     def close(self) -> None:
-        """Close the connections."""
-        with self._sending:
+        """Close the connections.
+
+        A signal handler that raised in the middle of a send may have left the lock behind, which thus has a time limit.
+        """
+        if self._sending.acquire(timeout=self._timeout_s):
             for address in list(self._connections):
                 self._drop(address)
+            self._sending.release()
