@@ -10,6 +10,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from queue import Empty
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -143,6 +144,30 @@ def test_a_single_acknowledgement_waits_for_no_other(
             drain(connection, received, number + 1)
             received.messages[number].ack()
             wait_for(lambda: counts["acknowledge"] == len(received.messages), "the acknowledgement")
+
+
+def test_an_interrupted_acknowledgement_goes_with_the_next(
+    connection: Connection, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    received = Received(ack=False)
+    queue = Queue(name, routing_key=name)
+    with connection.channel() as channel, Consumer(channel, [queue], callbacks=[received], prefetch_count=1):
+        receiver = channel._receivers[False]
+        counts = counted_requests(receiver._consumer, monkeypatch)
+        for number in range(2):
+            Producer(channel).publish(number, routing_key=name)
+        drain(connection, received, 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(receiver, "_loop", SimpleNamespace(call_soon_threadsafe=interrupted, call_later=None))
+            with pytest.raises(KeyboardInterrupt):
+                receiver.ack_soon(received.messages[0].channel._held[received.messages[0].delivery_tag][1])
+        received.messages[0].ack()
+        drain(connection, received, 2)
+        received.messages[1].ack()
+        wait_for(lambda: counts["acknowledge"] >= 3, "the acknowledgements")
 
 
 def test_what_a_closed_channel_held_comes_again_at_once(connect: Connect, name: str) -> None:

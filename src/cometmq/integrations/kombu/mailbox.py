@@ -75,9 +75,9 @@ class Mailbox:
         except OSError:
             return bool(self._items)
         finally:
+            self._is_awake = False  # also if a signal handler raises: later items must make the descriptor readable
             with suppress(OSError):
                 self._reader.setblocking(False)
-        self._is_awake = False
         return True
 
     def close(self) -> None:

@@ -78,7 +78,7 @@ class Receiver:
         self._ended: deque[PoppedMessage] = deque()
         """The messages whose acknowledgements are gathered."""
         self._is_gathering = False
-        """True while a timer looks for them."""
+        """True while a timer looks for them; only the event loop sets it."""
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._expected_until = 0.0
@@ -164,8 +164,13 @@ class Receiver:
         if self._credit() == self._enough():
             self._loop.call_soon_threadsafe(self._changed.set)
         if not self._is_gathering:
+            self._loop.call_soon_threadsafe(self._gather)
+
+    def _gather(self) -> None:
+        """Start the timer, unless it runs."""
+        if not self._is_gathering:
             self._is_gathering = True
-            self._loop.call_soon_threadsafe(self._loop.call_later, _GATHER_S, self._look)
+            self._loop.call_later(_GATHER_S, self._look)
 
     def _look(self) -> None:
         """Acknowledge what was gathered, and look again a moment later; stop looking when there is nothing."""
