@@ -12,6 +12,7 @@ from tests.client.simple.test_simple_consumer import bodies, send
 from tests.helpers.waiting import until
 
 from cometmq.client import BrokerError, ClientInstance, SimpleConsumer
+from cometmq.client.simple.requests import Place, Popped
 from cometmq.clock import SystemClock
 from cometmq.remoting.codes import RequestCode
 from cometmq.testing import Cluster, VirtualClock, settle
@@ -249,3 +250,43 @@ async def test_a_call_that_ends_at_any_moment_leaves_no_pop_at_the_broker(timed:
             await asyncio.wait({waiting})
             await settle()
             assert [len(broker.pops.polling) for broker in timed.brokers] == [0], f"ended after {rounds} rounds"
+
+
+async def test_a_slow_round_of_many_topics_ends(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes longer than a notification waits, and was begun again and again; a message waited for its turn."""
+    topics = [f"t{number}" for number in range(20)]
+    async with Cluster(clock=clock) as cluster:
+        for topic in topics:
+            await cluster.create_topic(topic)
+        async with consumer(cluster, *topics) as reader:
+            asked, pop = [], reader._requests.pop
+
+            async def slow_pop(place: Place, *rest: Any) -> Popped:
+                asked.append(place.topic)
+                await clock.sleep(1)
+                return await pop(place, *rest)
+
+            monkeypatch.setattr(reader._requests, "pop", slow_pop)
+            receiving = asyncio.create_task(reader.receive(wait_s=100))
+            await clock.run_for(60)
+            assert sorted(asked) == sorted(topics)
+            await send(cluster, topics[7], "now")
+            assert bodies(await clock.run_until(receiving, 2)) == ["now"]
+
+
+async def test_many_idle_places_ask_rarely(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 20 topics, each waits as long as each of 7,000 does: 21 seconds instead of 5."""
+    monkeypatch.setattr("cometmq.client.simple.places._SPACING_MS", 3 * 350)
+    topics = [f"t{number}" for number in range(20)]
+    async with Cluster(clock=clock) as cluster:
+        for topic in topics:
+            await cluster.create_topic(topic)
+        seen = Seen(cluster)
+        async with consumer(cluster, *topics, instance=seen.instance) as reader:
+            receiving = asyncio.create_task(reader.receive(wait_s=100))
+            await clock.run_for(10)
+            seen.codes.clear()
+            await clock.run_for(63)
+            assert seen.codes.count(RequestCode.NOTIFICATION) <= 3 * len(topics)
+            await send(cluster, topics[3], "now")
+            assert bodies(await clock.run_until(receiving, 1)) == ["now"]

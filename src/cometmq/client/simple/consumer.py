@@ -104,7 +104,7 @@ class SimpleConsumer(PoppingConsumer):
         self._places = Places(self._requests, self._subscriptions, self._acks.add, self._background.spawn)
         try:
             await check_expressions(self.instance, self.group, self._subscriptions.values())
-            await self._places.find_routes()
+            await self._places.find_routes(list(self._subscriptions))
             await self.instance.send_heartbeats()
         except BaseException:
             await self.close()
@@ -190,17 +190,17 @@ class SimpleConsumer(PoppingConsumer):
         if self._state == "running":
             await check_expressions(self.instance, self.group, [data])
         self._subscriptions[topic] = data
-        await self._subscriptions_changed()
+        await self._subscription_changed(topic)
 
     async def unsubscribe(self, topic: str) -> None:
         """Stop receiving messages of a topic."""
         if self._subscriptions.pop(topic, None) is not None:
-            await self._subscriptions_changed()
+            await self._subscription_changed(topic)
 
-    async def _subscriptions_changed(self) -> None:
+    async def _subscription_changed(self, topic: str) -> None:
         if self._state == "running":
-            self._places.changed()
-            await self._places.find_routes()
+            self._places.changed(topic)
+            await self._places.find_routes([topic])
             await self.instance.send_heartbeats()
 
     # --- messages ---

@@ -7,7 +7,8 @@ when its caller no longer waits: the messages would be hidden from the group whi
 * With several places, ``receive`` pops at each without waiting, beginning with the topic whose turn it is. A place that
   has nothing becomes *quiet*: a NOTIFICATION waits there, which takes no messages. ``receive`` skips quiet places, and
   sleeps if all are quiet. The answer to a notification makes its place worth a pop again, and wakes one caller. That
-  one wakes the next if it finds messages. So one wait covers all topics and brokers, and no topic starves.
+  one wakes the next if it finds messages. So one wait covers all topics and brokers, and no topic starves. While a
+  call of ``receive`` runs, quiet places stay quiet, however long it takes to pop at the others.
 * A place whose broker does not answer is quiet, too. After a pause, a notification finds out when the broker is back,
   so a dead broker does not delay messages of the others.
 
@@ -45,6 +46,11 @@ _FIRST_MS: Final = 1_000
 """Maximum time in milliseconds of the first wait at a place after a message. Apache's brokers do not see a message that
 arrives while a pop or a notification begins to wait; such messages often follow the start of a consumer.
 """
+_MOST_NOTIFY_MS: Final = 30_000
+_SPACING_MS: Final = 3
+"""Number of milliseconds by which each place makes the notifications of all longer, up to ``_MOST_NOTIFY_MS``, so that
+thousands of idle places cost at most some hundred requests a second.
+"""
 _SEEK_MS: Final = 1_000
 """Number of milliseconds between two requests for the route of a topic that does not exist yet."""
 _EARLY_S: Final = 0.05
@@ -78,7 +84,8 @@ class Places:
         self._spawn = spawn
         self._turns: dict[str, list[Place]] = {}
         """The places of each topic, in the order of their turns; the topics, too."""
-        self._is_stale = True
+        self._stale = set(subscriptions)
+        """Topics whose subscriptions or routes have changed since their places were made."""
         self._quiet: dict[Place, asyncio.Task[None]] = {}
         self._waited: set[Place] = set()
         """The places at which a wait has ended since the last message."""
@@ -89,6 +96,8 @@ class Places:
         self._waiters: dict[asyncio.Future[None], str | None] = {}
         """The callers that wait, with the topic that they want."""
         self._pops = TaskSet()
+        self._taking = 0
+        """The number of calls that run."""
         self._polling = 0
         """The number of callers that wait at a broker."""
         self._seeking: asyncio.Task[None] | None = None
@@ -110,16 +119,20 @@ class Places:
         :raises BrokerError: a broker refuses, for example because of a missing permission.
         """
         deadline = self._clock.monotonic() + wait_s
-        while not self.is_stopped:
-            left_s = deadline - self._clock.monotonic()
-            found = self._take_ready(max_messages, topic) or await self._sweep(
-                max_messages, invisible_ms, left_s, topic
-            )
-            left_s = deadline - self._clock.monotonic()
-            if found or left_s <= _EARLY_S:
-                return found
-            await self._wait(left_s, topic)
-        return []
+        self._taking += 1
+        try:
+            while not self.is_stopped:
+                left_s = deadline - self._clock.monotonic()
+                found = self._take_ready(max_messages, topic) or await self._sweep(
+                    max_messages, invisible_ms, left_s, topic
+                )
+                left_s = deadline - self._clock.monotonic()
+                if found or left_s <= _EARLY_S:
+                    return found
+                await self._wait(left_s, topic)
+            return []
+        finally:
+            self._taking -= 1
 
     def _take_ready(self, max_messages: int, topic: str | None) -> list[PoppedMessage]:
         now_ms = self._clock.now_ms()
@@ -267,12 +280,13 @@ class Places:
     async def _is_worth_a_pop(self, place: Place) -> bool:
         """Wait for a notification; return whether the next caller should pop at the place, and not this method again.
 
-        So it should if there is a message, if the broker answers again or refuses, and if no caller waits any more.
+        So it should if there is a message, if the broker answers again or refuses, and if no call runs any more.
         """
         data = self._subscriptions.get(place.topic)
         if data is None:
             return True
-        began, wait_ms = self._clock.monotonic(), 0 if place in self._failed else self._wait_ms(place, _NOTIFY_MS)
+        longest_ms = min(max(_NOTIFY_MS, len(self._turns) * _SPACING_MS), _MOST_NOTIFY_MS)
+        began, wait_ms = self._clock.monotonic(), 0 if place in self._failed else self._wait_ms(place, longest_ms)
         try:
             has_message = await self._requests.has_message(place, data, wait_ms)
         except (ClientError, RemotingError) as error:
@@ -288,7 +302,7 @@ class Places:
         elif wait_ms and self._ends_early(place, began, wait_ms):
             await self._clock.sleep(self._requests.config.error_delay_s)
             return True
-        return has_message or place in self._failed or not self._waiters
+        return has_message or place in self._failed or not self._taking
 
     def _wait_ms(self, place: Place, longest_ms: int) -> int:
         return longest_ms if place in self._waited else min(longest_ms, _FIRST_MS)
@@ -326,33 +340,31 @@ class Places:
 
     def _in_turn(self, topic: str | None) -> list[Place]:
         """Return the places of a topic, or of all topics, in the order of their turns."""
-        if self._is_stale:
-            self._is_stale = False
-            self._find_places()
+        for changed in self._stale & (self._stale if topic is None else {topic}):
+            self._stale.discard(changed)
+            self._find_places(changed)
         if topic is not None:
             return list(self._turns.get(topic, ()))
         return [place for places in self._turns.values() for place in places]
 
-    def _find_places(self) -> None:
-        turns = {}
-        for topic in [*(name for name in self._turns if name in self._subscriptions), *self._subscriptions]:
-            route = self._instance.routes.known(topic)
-            if route is None:
-                continue
-            brokers = dict.fromkeys(queue.broker_name for queue in route.read_queues)
-            before = self._turns.get(topic, [])
-            kept = [place for place in before if place.broker in brokers]
-            known = {place.broker for place in kept}
-            if found := kept + [Place(topic, broker) for broker in brokers if broker not in known]:
-                turns[topic] = found
-        self._turns = turns
-        current = {place for places in turns.values() for place in places}
-        for place in self._quiet.keys() - current:
-            self._quiet.pop(place).cancel()
+    def _find_places(self, topic: str) -> None:
+        """Make the places of a topic, and leave those that it no longer has."""
+        route = self._instance.routes.known(topic) if topic in self._subscriptions else None
+        brokers = dict.fromkeys(queue.broker_name for queue in route.read_queues) if route is not None else {}
+        before = self._turns.get(topic, [])
+        kept = [place for place in before if place.broker in brokers]
+        known = {place.broker for place in kept}
+        found = kept + [Place(topic, broker) for broker in brokers if broker not in known]
+        if found:
+            self._turns[topic] = found
+        else:
+            self._turns.pop(topic, None)
+        for place in set(before) - set(kept):
+            if (listener := self._quiet.pop(place, None)) is not None:
+                listener.cancel()
             self._failed.discard(place)
-        self._waited &= current
-        for place in self._alarms.keys() - current:
-            del self._alarms[place]
+            self._waited.discard(place)
+            self._alarms.pop(place, None)
 
     def _pass_turn(self, place: Place) -> None:
         """Move a topic, and in it a broker, behind the others."""
@@ -361,9 +373,9 @@ class Places:
             at = places.index(place) + 1 if place in places else 0
             self._turns[place.topic] = places[at:] + places[:at]
 
-    def changed(self) -> None:
-        """Take notice of changed subscriptions or routes."""
-        self._is_stale = True
+    def changed(self, topic: str) -> None:
+        """Take notice of the changed subscription or route of a topic."""
+        self._stale.add(topic)
         self._wake_all()
 
     def _wake_all(self) -> None:
@@ -380,7 +392,7 @@ class Places:
 
     def _route_changed(self, topic: str) -> None:
         if topic in self._subscriptions:
-            self.changed()
+            self.changed(topic)
 
     def _seek(self) -> None:
         """Request the routes of topics that do not exist yet."""
@@ -389,18 +401,18 @@ class Places:
 
     async def _seek_routes(self) -> None:
         try:
-            if await self.find_routes():
+            if await self.find_routes(list(self._subscriptions)):
                 await self._instance.send_heartbeats()
         except (ClientError, RemotingError) as error:
             log.debug("cannot request routes: %s", error)
 
-    async def find_routes(self) -> bool:
-        """Request the routes of the topics whose routes are not known; return whether one was found.
+    async def find_routes(self, topics: Iterable[str]) -> bool:
+        """Request the routes of those topics whose routes are not known; return whether one was found.
 
         :raises RemotingError: no nameserver answers.
         """
         is_found = False
-        for topic in [name for name in self._subscriptions if self._instance.routes.known(name) is None]:
+        for topic in [name for name in topics if self._instance.routes.known(name) is None]:
             try:
                 await self._instance.routes.get(topic)
             except RouteNotFoundError as error:
