@@ -153,3 +153,10 @@ def test_attributes_of_a_topic_are_shown_where_it_has_some(surfer: Surfer, clust
     assert "NORMAL reserve.time 72" in surfer.get("/topics/reserved").words
     cluster.create_topic("without", 1)
     assert "Attributes" not in surfer.get("/topics/without").words
+
+
+def test_the_topic_of_a_queue_is_shown_and_found_in_the_queue_s_own_spelling(surfer: Surfer) -> None:
+    surfer.change("/topics/create", topic="mails%2Eurgent", queues=1, permission="rw")
+    for search in ("mails.urg", "mails%252Eurg"):
+        assert "mails.urgent" in surfer.get(f"/topics?q={search}").words
+    assert "mails.urgent" in surfer.get("/topics/mails%252Eurgent").words

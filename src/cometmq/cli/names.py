@@ -13,6 +13,7 @@ from cometmq.cli.servers.process import DEFAULT_NAMESRV
 from cometmq.client.admin import Admin
 from cometmq.client.admin.group_summary import users_groups
 from cometmq.client.admin.several import users_topics
+from cometmq.message.queue_names import topic_spelled
 
 COMPLETION_SECONDS: Final = 2.0
 """Maximum duration of a completion. If it takes longer, no names are shown."""
@@ -41,6 +42,14 @@ class Name(click.ParamType[str]):
         return [CompletionItem(name) for name in sorted(found) if name.startswith(incomplete)]
 
 
-TOPIC: Final = Name(users_topics)
+class TopicName(Name):
+    """A click type for topics, and for queues of other tools such as Celery in their own spelling."""
+
+    def convert(self, value: str, _param: click.Parameter | None, _ctx: click.Context | None) -> str:
+        """Return the topic that the user means."""
+        return topic_spelled(value)
+
+
+TOPIC: Final = TopicName(users_topics)
 GROUP: Final = Name(users_groups)
 BROKER: Final = Name(Admin.masters)

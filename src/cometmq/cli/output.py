@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 
+from cometmq.message.queue_names import own_spelling
 from cometmq.visible import json_text, visible
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ class Column:
     """True for a column of local times. Tables show them with a precision of seconds, other formats in full."""
     state: bool = False
     """True to colour the column's values on a terminal as good, notable or bad."""
+    topics: bool = False
+    """True for a column of topics. Tables show those of other tools' queues in the queues' own spelling."""
     items: int = 0
     """Maximum number of list items that a table shows, or 0 for all items. Other formats always contain all items."""
 
@@ -154,6 +157,8 @@ def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], title: 
 def _cell(value: Any, column: Column) -> str:
     if column.items and isinstance(value, list) and len(value) > column.items + 1:
         value = [*value[: column.items], f"{len(value) - column.items:,} more"]
+    if column.topics and value:
+        value = own_spelling(value) if isinstance(value, str) else [own_spelling(topic) for topic in value]
     text = text_of(value)
     return text[:_TO_THE_SECOND].replace("T", " ") if column.time and value else text
 

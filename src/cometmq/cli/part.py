@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from cometmq.cli.output import notify
+from cometmq.message.queue_names import own_spelling
 
 match_option = click.option(
     "--match",
@@ -46,8 +47,12 @@ class Part:
 
 
 def matching_names(names: Iterable[str], pattern: str | None) -> list[str]:
-    """Return the names that match a shell pattern, or all names if there is no pattern."""
-    return [name for name in names if pattern is None or fnmatchcase(name, pattern)]
+    """Return the names that match a shell pattern, also in their own spelling, or all if there is no pattern."""
+    return [
+        name
+        for name in names
+        if pattern is None or fnmatchcase(name, pattern) or fnmatchcase(own_spelling(name), pattern)
+    ]
 
 
 def part_options(rows: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

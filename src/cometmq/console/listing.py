@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cometmq.console.limits import PAGE_ROWS
+from cometmq.message.queue_names import own_spelling
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,14 @@ class Listing:
 
 
 def listing(names: Sequence[str], search: str, number: int | None) -> Listing:
-    """Return a page of the names that contain a text, ignoring case. If ``number`` is too large, return the last
-    page.
+    """Return a page of the names that contain a text, also in their own spelling, ignoring case.
+
+    If ``number`` is too large, return the last page.
     """
     wanted = search.casefold()
-    found = [name for name in names if wanted in name.casefold()] if wanted else names
+    found = names
+    if wanted:
+        found = [name for name in names if any(wanted in text.casefold() for text in (name, own_spelling(name)))]
     number = min(max(1, number or 1), max(1, -(-len(found) // PAGE_ROWS)))
     start = (number - 1) * PAGE_ROWS
     return Listing(found[start : start + PAGE_ROWS], len(found), len(names), number)

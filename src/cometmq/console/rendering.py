@@ -19,6 +19,7 @@ from markupsafe import Markup, escape
 from cometmq import __version__
 from cometmq.console.languages import LANGUAGES
 from cometmq.console.limits import MAX_SHOWN_CHARS
+from cometmq.message.queue_names import own_spelling
 from cometmq.quantity import duration_text, size_text
 from cometmq.visible import visible
 
@@ -55,6 +56,7 @@ def environment() -> Environment:
         size=lambda value: None if value is None else size_text(max(0, int(value))),
         duration=lambda value: None if value is None else duration_text(value),
         segment=lambda value: quote(str(value), safe=""),
+        own_spelling=own_spelling,
         lines=_lines,
         exact=lambda value: escape(value),
     )

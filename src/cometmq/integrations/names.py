@@ -1,18 +1,14 @@
-"""Names of other tools' queues as names of topics: any characters, without collisions.
-
-A queue's topic is ``<prefix>-<queue>``, and its group is ``<prefix>``. Letters, digits, ``_`` and ``-`` stay as they
-are; every other byte of the queue's UTF-8 is written as ``%`` and two hexadecimal digits, as in a URL.
-"""
+"""The topics of other tools' queues: a queue's topic is ``<prefix>-<queue>``, and its group is ``<prefix>``."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
-from urllib.parse import quote
 
 from cometmq.errors import CometMQError
 from cometmq.limits import MAX_TOPIC_CHARS
 from cometmq.message.names import is_system_group, is_system_topic, retry_topic
+from cometmq.message.queue_names import quoted
 
 MAX_PREFIX_CHARS: Final = 40
 _PREFIX: Final = re.compile(r"[a-zA-Z0-9_-]+")
@@ -20,15 +16,6 @@ _PREFIX: Final = re.compile(r"[a-zA-Z0-9_-]+")
 
 class QueueNameError(CometMQError, ValueError):
     """A queue's name, or the prefix of the topics, cannot be part of a topic's name."""
-
-
-def quoted(name: str, errors: str = "strict") -> str:
-    """Return a name with only letters, digits, ``_``, ``-`` and ``%XX``.
-
-    :param errors: what becomes of half a character, as in :meth:`str.encode`.
-    :raises UnicodeEncodeError: the name contains half of a character, and ``errors`` is ``strict``.
-    """
-    return quote(name, safe="", errors=errors).replace(".", "%2E").replace("~", "%7E")
 
 
 def topic_of(prefix: str, queue: str) -> str:

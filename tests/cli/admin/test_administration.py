@@ -293,3 +293,14 @@ def test_what_waits(cometmq: CommandLine) -> None:
     assert (row["within_hour"], row["within_day"], row["within_30_days"]) == (0, 1, 2)
     assert str(row["last_due"]) > str(row["first_due"])
     assert "In 30 days" in cometmq("delay", "waiting").out
+
+
+def test_topics_of_other_tools_queues_are_shown_and_taken_in_their_own_spelling(cometmq: CommandLine) -> None:
+    topic = "orders%2E%E8%AE%A2%1B"
+    cometmq("topic", "create", topic, "--queues", "1")
+    assert r"orders.订\x1b" in cometmq("topic", "list").out
+    assert [row["topic"] for row in cometmq("topic", "list", "--match", "orders.*", "-o", "json").json()] == [topic]
+    assert cometmq("produce", "orders.订\x1b", "--count", "2").code == 0
+    for spelling in (topic, "orders.订\x1b"):
+        assert cometmq("topic", "describe", spelling, "-o", "json").json()[0]["messages"] == 2
+    assert r"Topic orders.订\x1b" in cometmq("topic", "describe", topic).out

@@ -21,7 +21,7 @@ from cometmq.message.names import PERM_WRITE
 
 _GROUPS: Final = (
     Column("group", "Group"),
-    Column("topic", "Topic"),
+    Column("topic", "Topic", topics=True),
     Column("messages", "Not read", right=True),
     Column("members", "Members", right=True),
 )

@@ -39,7 +39,7 @@ from cometmq.remoting.bodies import SubscriptionGroupConfig
 _LIST: Final = (
     Column("group", "Group"),
     Column("members", "Members", right=True),
-    Column("topics", "Topics", prose=True, items=5),
+    Column("topics", "Topics", prose=True, topics=True, items=5),
     Column("lag", "Lag", right=True),
     Column("model", "Model"),
 )
@@ -58,7 +58,7 @@ _SETTINGS: Final = (
     Column("attributes", "Attributes", prose=True),
 )
 _OFFSETS: Final = (
-    Column("topic", "Topic", prose=True),
+    Column("topic", "Topic", prose=True, topics=True),
     Column("broker", "Broker"),
     Column("queue_id", "Queue", right=True),
     Column("consumer_offset", "Consumed to", right=True),

@@ -23,7 +23,7 @@ from cometmq.errors import CometMQError
 LEAST_EVERY: Final = timedelta(milliseconds=200)
 _COLUMNS: Final = {
     "topics": (
-        Column("topic", "Topic"),
+        Column("topic", "Topic", topics=True),
         Column("in_per_s", "In/s", right=True),
         Column("messages", "Messages", right=True),
         Column("groups", "Groups", right=True),

@@ -19,12 +19,13 @@ from cometmq.client.admin import Admin
 from cometmq.client.admin.several import users_topics
 from cometmq.client.admin.topic_settings import MESSAGE_TYPES, other_attributes, permission_text
 from cometmq.message.names import MESSAGE_TYPE
+from cometmq.message.queue_names import own_spelling
 from cometmq.remoting.bodies import TopicRouteData
 
 _FEW_TOPICS: Final = 5_000
 """The routes of that many topics are read without a progress bar."""
 _LIST: Final = (
-    Column("topic", "Topic"),
+    Column("topic", "Topic", topics=True),
     Column("brokers", "Brokers", prose=True),
     Column("read_queues", "Read queues", right=True),
     Column("write_queues", "Write queues", right=True),
@@ -123,7 +124,7 @@ def describe(topic: str, namesrv: str, output: str) -> None:
 
     rows = survey(namesrv, work)
     columns = _DESCRIBE if output != "table" or any(row["attributes"] for row in rows) else _DESCRIBE[:-1]
-    show(rows, columns, output, title=f"Topic {topic}")
+    show(rows, columns, output, title=f"Topic {own_spelling(topic)}")
 
 
 @command.command("stats")
@@ -133,7 +134,7 @@ def describe(topic: str, namesrv: str, output: str) -> None:
 def stats(topic: str, namesrv: str, output: str) -> None:
     """Show the minimum and maximum offset of every queue in a topic."""
     rows = survey(namesrv, lambda admin: _stats(admin, topic))
-    show(rows, _STATS, output, title=f"Queues of topic {topic}")
+    show(rows, _STATS, output, title=f"Queues of topic {own_spelling(topic)}")
 
 
 @command.command("route")
@@ -151,7 +152,7 @@ def route_of(topic: str, namesrv: str, output: str) -> None:
             for broker_id, address in sorted(data.broker_addrs.items())
         ]
 
-    show(survey(namesrv, work), _ROUTE, output, title=f"Route of topic {topic}")
+    show(survey(namesrv, work), _ROUTE, output, title=f"Route of topic {own_spelling(topic)}")
 
 
 async def _stats(admin: Admin, topic: str) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from cometmq.remoting.codes import ResponseCode
 _WITHIN: Final = {"minute": 60, "hour": 3_600, "day": 86_400, "30_days": 2_592_000}
 _WAITING: Final = (
     Column("broker", "Broker"),
-    Column("topic", "Topic"),
+    Column("topic", "Topic", topics=True),
     Column("waiting", "Waiting", right=True),
     Column("first_due", "First due", time=True),
     Column("last_due", "Last due", time=True),
@@ -36,7 +36,7 @@ _WAITING: Final = (
 _LIST: Final = (
     Column("broker", "Broker"),
     Column("due", "Due", time=True),
-    Column("topic", "Topic", prose=True),
+    Column("topic", "Topic", prose=True, topics=True),
     Column("queue_id", "Queue", right=True),
     Column("msg_id", "Message"),
     Column("position", "Position", right=True),

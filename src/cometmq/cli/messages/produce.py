@@ -34,7 +34,7 @@ from cometmq.message.properties import PRIORITY_MAX, SHARDING_KEY, TTL_MS
 PRODUCER_GROUP: Final = "cometmq-produce"
 
 _SENT: Final = (
-    Column("topic", "Topic"),
+    Column("topic", "Topic", topics=True),
     Column("broker", "Broker"),
     Column("queue_id", "Queue", right=True),
     Column("queue_offset", "Offset", right=True),

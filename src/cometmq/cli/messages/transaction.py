@@ -24,7 +24,7 @@ from cometmq.remoting.admin_bodies import OpenTransaction
 _LIST: Final = (
     Column("broker", "Broker"),
     Column("group", "Producer group"),
-    Column("topic", "Topic", prose=True),
+    Column("topic", "Topic", prose=True, topics=True),
     Column("queue_id", "Queue", right=True),
     Column("transaction_id", "Transaction"),
     Column("begun", "Begun", time=True),

@@ -13,7 +13,7 @@ import hashlib
 from typing import Final
 from urllib.parse import unquote
 
-from cometmq.integrations import names
+from cometmq.message import queue_names
 from cometmq.message.names import is_system_topic
 
 MAX_CHARS: Final = 90
@@ -28,7 +28,7 @@ REPLIES: Final = "|replies"
 
 def quoted(name: str) -> str:
     """Return a name with only letters, digits, ``-``, ``_`` and ``%XX``; it may contain half a character."""
-    return names.quoted(name, errors="surrogatepass")
+    return queue_names.quoted(name, errors="surrogatepass")
 
 
 def topic_of_queue(prefix: str, queue: str) -> str:
