@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any, Final
@@ -10,6 +9,7 @@ from typing import Any, Final
 from cometmq.client import Credentials, Security, Tls
 from cometmq.client.route import namesrv_addresses
 from cometmq.errors import CometMQError
+from cometmq.threads import in_thread
 
 TYPE: Final = "rocketmq"
 _PORT: Final = 9876
@@ -61,7 +61,7 @@ async def settings_by_id(conn_id: str) -> tuple[str | None, Security]:
 
     if hasattr(RocketMQHook, "aget_connection"):
         return settings_of(await RocketMQHook.aget_connection(conn_id))
-    return settings_of(await asyncio.to_thread(RocketMQHook.get_connection, conn_id))
+    return settings_of(await in_thread(RocketMQHook.get_connection, conn_id))
 
 
 def settings_of(connection: Any) -> tuple[str | None, Security]:
