@@ -104,7 +104,7 @@ class SimpleConsumer(PoppingConsumer):
         self._places = Places(self._requests, self._subscriptions, self._acks.add, self._background.spawn)
         try:
             await check_expressions(self.instance, self.group, self._subscriptions.values())
-            await self._places.find_routes(list(self._subscriptions))
+            await self._places.find_routes(self._subscriptions)
             await self.instance.send_heartbeats()
         except BaseException:
             await self.close()

@@ -340,7 +340,7 @@ class Places:
 
     def _in_turn(self, topic: str | None) -> list[Place]:
         """Return the places of a topic, or of all topics, in the order of their turns."""
-        for changed in self._stale & (self._stale if topic is None else {topic}):
+        for changed in list(self._stale) if topic is None else self._stale & {topic}:
             self._stale.discard(changed)
             self._find_places(changed)
         if topic is not None:
@@ -401,7 +401,7 @@ class Places:
 
     async def _seek_routes(self) -> None:
         try:
-            if await self.find_routes(list(self._subscriptions)):
+            if await self.find_routes(self._subscriptions):
                 await self._instance.send_heartbeats()
         except (ClientError, RemotingError) as error:
             log.debug("cannot request routes: %s", error)
