@@ -45,6 +45,11 @@ def own_ip() -> str:
     return "127.0.0.1"
 
 
+def with_port(host: str, port: int) -> str:
+    """Return a host with a port, which is the default for hosts that name none; an IPv6 address is in brackets."""
+    return host if ":" in host.rpartition("]")[2] else f"{host}:{port}"
+
+
 def addresses_of(host: str | None, port: int | None, flags: int = 0) -> Sequence[Found]:
     """Return a host's TCP addresses, as ``getaddrinfo`` does; this blocks while a name is resolved.
 

@@ -103,7 +103,8 @@ SYSTEM_GROUPS: Final = (
 )
 """The groups that exist on every broker (``SubscriptionGroupManager.init``)."""
 
-_ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+ALLOWED_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+"""The texts that may be names of topics and groups."""
 
 
 def is_system_topic(name: str) -> bool:
@@ -122,7 +123,7 @@ def check_topic(name: str) -> str | None:
         return "The specified topic is blank."
     if len(name) > MAX_TOPIC_CHARS:
         return "The specified topic is longer than topic max length."
-    if _ALLOWED.fullmatch(name) is None:
+    if ALLOWED_NAME.fullmatch(name) is None:
         return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
     return None
 
@@ -134,7 +135,7 @@ def check_group(name: str) -> str | None:
         return "the specified group is blank"
     if len(name) > MAX_GROUP_CHARS:
         return f"the specified group is longer than group max length {MAX_GROUP_CHARS}."
-    if _ALLOWED.fullmatch(name) is None:
+    if ALLOWED_NAME.fullmatch(name) is None:
         return f"the specified group[{name}] contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
     return None
 

@@ -7,12 +7,9 @@ in a URL. People see and type the queue's own spelling.
 
 from __future__ import annotations
 
-import re
-from typing import Final
 from urllib.parse import quote, unquote
 
-_TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]*")
-"""Every text that may be a topic's name, see :func:`cometmq.message.names.check_topic`."""
+from cometmq.message.names import ALLOWED_NAME
 
 
 def quoted(name: str, errors: str = "strict") -> str:
@@ -26,7 +23,7 @@ def quoted(name: str, errors: str = "strict") -> str:
 
 def topic_spelled(text: str) -> str:
     """Return the topic that people mean: a text that no topic's name can be is the name of a queue."""
-    return text if _TOPIC.fullmatch(text) else quoted(text, errors="surrogatepass")
+    return text if not text or ALLOWED_NAME.fullmatch(text) else quoted(text, errors="surrogatepass")
 
 
 def own_spelling(topic: str) -> str:

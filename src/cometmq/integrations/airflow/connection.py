@@ -9,6 +9,7 @@ from typing import Any, Final
 from cometmq.client import Credentials, Security, Tls
 from cometmq.client.route import namesrv_addresses
 from cometmq.errors import CometMQError
+from cometmq.message.hosts import with_port
 from cometmq.threads import in_thread
 
 TYPE: Final = "rocketmq"
@@ -110,7 +111,7 @@ def _nameservers(name: str, host: str | None, port: int | None) -> str | None:
     if not host:
         return None
     hosts = [part.strip() for part in host.split(";") if part.strip()]
-    text = ";".join(part if ":" in part.rpartition("]")[2] else f"{part}:{port or _PORT}" for part in hosts)
+    text = ";".join(with_port(part, port or _PORT) for part in hosts)
     try:
         namesrv_addresses(text)
     except ValueError as error:

@@ -16,6 +16,7 @@ from kombu import Connection
 
 from cometmq.integrations.kombu.names import group_of, quoted
 from cometmq.limits import MAX_MESSAGE_BYTES
+from cometmq.message.hosts import with_port
 from cometmq.remoting.security import Security
 from cometmq.remoting.signing import Credentials
 from cometmq.remoting.tls.contexts import Tls
@@ -97,7 +98,9 @@ class Settings:
         path = first.path or (client.virtual_host or "").strip("/") if "topic_prefix" not in options else ""
         prefix = quoted(str(options.get("topic_prefix") or path))
         return cls(
-            namesrv=";".join(_with_port(host + (port if ":" not in host else "")) for host in dict.fromkeys(hosts)),
+            namesrv=";".join(
+                with_port(host + (port if ":" not in host else ""), PORT) for host in dict.fromkeys(hosts)
+            ),
             security=_security(client, first),
             topic_prefix=f"{prefix}|" if prefix else "",
             **{name: _number(name, options[name]) for name in names & options.keys()},
@@ -128,10 +131,6 @@ class _Url:
 def masked(url: str, mask: str = "**") -> str:
     """Return a URL, or several, with ``mask`` in place of each password."""
     return ";".join(_PASSWORD.sub(rf"\1:{mask}@", part) for part in url.split(";"))
-
-
-def _with_port(host: str) -> str:
-    return host if ":" in host.rpartition("]")[2] else f"{host}:{PORT}"
 
 
 def _check_names(options: Iterable[str], known: Iterable[str]) -> None:
