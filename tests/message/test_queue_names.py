@@ -38,3 +38,8 @@ def test_each_text_means_one_topic(text: str) -> None:
     assert not topic or check_topic(topic) is None
     assert topic_spelled(own_spelling(topic)) == topic
     assert own_spelling(quoted(text)) in (text, quoted(text))
+
+
+def test_half_a_character_is_in_no_name() -> None:
+    assert topic_spelled("caf\udce9") == "caf\udce9"
+    assert check_topic("caf\udce9") is not None

@@ -51,5 +51,7 @@ class TopicName(Name):
 
 
 TOPIC: Final = TopicName(users_topics)
+TOPIC_TO_WRITE: Final = Name(users_topics)
+"""A topic that may be created by a command that writes to it: a mistyped name must not become a queue's topic."""
 GROUP: Final = Name(users_groups)
 BROKER: Final = Name(Admin.masters)

@@ -22,8 +22,16 @@ def quoted(name: str, errors: str = "strict") -> str:
 
 
 def topic_spelled(text: str) -> str:
-    """Return the topic that people mean: a text that no topic's name can be is the name of a queue."""
-    return text if not text or ALLOWED_NAME.fullmatch(text) else quoted(text, errors="surrogatepass")
+    """Return the topic that people mean: a text that no topic's name can be is the name of a queue.
+
+    A text with half of a character can be neither, and is returned as it is.
+    """
+    if not text or ALLOWED_NAME.fullmatch(text):
+        return text
+    try:
+        return quoted(text)
+    except UnicodeEncodeError:
+        return text
 
 
 def own_spelling(topic: str) -> str:

@@ -300,7 +300,9 @@ def test_topics_of_other_tools_queues_are_shown_and_taken_in_their_own_spelling(
     cometmq("topic", "create", topic, "--queues", "1")
     assert r"orders.订\x1b" in cometmq("topic", "list").out
     assert [row["topic"] for row in cometmq("topic", "list", "--match", "orders.*", "-o", "json").json()] == [topic]
-    assert cometmq("produce", "orders.订\x1b", "--count", "2").code == 0
+    refused = cometmq("produce", "orders.订\x1b", "--count", "2")
+    assert (refused.code, topic in refused.err) == (2, True), "a mistyped name makes no topic"
+    assert cometmq("produce", topic, "--count", "2").code == 0
     for spelling in (topic, "orders.订\x1b"):
         assert cometmq("topic", "describe", spelling, "-o", "json").json()[0]["messages"] == 2
     assert r"Topic orders.订\x1b" in cometmq("topic", "describe", topic).out

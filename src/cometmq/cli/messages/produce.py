@@ -21,7 +21,7 @@ from cometmq.cli.messages.json_line import Delays
 from cometmq.cli.messages.sending import Sent, send_all
 from cometmq.cli.messages.sources import MessageForm, Pacer, generate_load, read_lines, read_whole_files
 from cometmq.cli.moments import EPOCH, Duration, Moment
-from cometmq.cli.names import TOPIC
+from cometmq.cli.names import TOPIC_TO_WRITE
 from cometmq.cli.output import Column, Progress, notify, output_option, show
 from cometmq.client.producer.producer import Producer
 from cometmq.client.send.config import ProducerConfig
@@ -45,7 +45,7 @@ _SENT: Final = (
 
 
 @click.command("produce")
-@click.argument("topic", type=TOPIC)
+@click.argument("topic", type=TOPIC_TO_WRITE)
 @click.option("--body", help="Send this text.  [default: each line of --file or stdin]")
 @click.option(
     "--file",
