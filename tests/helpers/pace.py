@@ -6,6 +6,7 @@ measures the machine by some work that never changes, and multiplies the limit b
 
 from __future__ import annotations
 
+import gc
 import json
 import statistics
 import time
@@ -29,6 +30,26 @@ def slowness_of_processor() -> float:
 def is_in_time(took_s: float, most_s: float) -> bool:
     """Tell whether a time is within a limit, as this machine is now."""
     return took_s < most_s or took_s < most_s * slowness()
+
+
+def slowness_of_thread() -> float:
+    """How many times longer the work takes now in processor time of this thread; at least 1.
+
+    It takes the time of the work twice, so that a test can ask again and again between what it measures. The first time
+    gets what that has left in the caches and to the collector of garbage.
+    """
+    times: list[float] = []
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        for _ in range(2):
+            began = time.thread_time()
+            _work()
+            times.append(time.thread_time() - began)
+    finally:
+        if was_enabled:
+            gc.enable()
+    return max(min(times) / _WORK_S, 1.0)
 
 
 class Patience:

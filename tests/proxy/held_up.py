@@ -1,7 +1,9 @@
 """Measures how long a client of the gRPC port is held up while others send it something, in processor time.
 
 All connections are without sockets and in one thread: each round of the event loop gives every one of them what it may
-read. So a busy machine changes nothing, and what attackers take to make their bytes is not counted.
+read. So a busy machine changes nothing, and what attackers take to make their bytes is not counted. A slow machine
+changes nothing either: work that never changes is measured again and again between the rounds, and their times are
+divided by what it takes longer than on the machine of the limits.
 """
 
 from __future__ import annotations
@@ -9,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
+from tests.helpers.pace import slowness_of_thread
 from tests.proxy.client import message
 from tests.proxy.wire import HELLO, data, headers, prefixed
 
@@ -23,6 +27,8 @@ Attack = Callable[[str], Iterator[bytes]]
 """The bytes of one attacker, whose client id is given."""
 
 _READ_BYTES = 65_536
+_PART_S = 0.02
+"""Processor time of rounds after which the machine is measured again."""
 
 
 class WithoutSocket(asyncio.Transport):
@@ -91,13 +97,13 @@ class Peer:
         self.transport.written.clear()
 
 
-@dataclass
+@dataclass(frozen=True)
 class HeldUp:
-    """Seconds of the processor."""
+    """Seconds of the processor on the machine of the limits."""
 
-    rounds: list[float] = field(default_factory=list)
+    rounds: list[float]
     """Each round of the event loop."""
-    waits: list[float] = field(default_factory=list)
+    waits: list[float]
     """Between a send of the other client and its answer, one after the other; the last one may be unanswered."""
 
 
@@ -127,32 +133,57 @@ class _Attacker:
         self._peer.lose()
 
 
+class _Rounds:
+    """The times of rounds, each beside what this machine took for some work before and after it."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        """What the rounds took here."""
+        self._times: list[float] = []
+        self._part: list[float] = []
+        self._slowness = slowness_of_thread()
+
+    def add(self, took_s: float) -> None:
+        self.seconds += took_s
+        self._part.append(took_s)
+        if sum(self._part) >= _PART_S:
+            self.end_part()
+
+    def end_part(self) -> None:
+        before, self._slowness = self._slowness, slowness_of_thread()
+        self._times += [took_s / max(before, self._slowness) for took_s in self._part]
+        self._part.clear()
+
+    def times(self) -> list[float]:
+        """Return what the rounds take on the machine of the limits."""
+        self.end_part()
+        return self._times
+
+
 async def held_up(server: GrpcServer, attack: Attack, *, attackers: int, seconds: float) -> HeldUp:
     """Attack a server for some processor time, while another client sends one message after the other."""
-    found = HeldUp()
     crowd = [_Attacker(server, attack, f"attacker-{number}") for number in range(attackers)]
-    victim, stream = Peer(server, keeps=True), 1
+    victim, stream, is_asked = Peer(server, keeps=True), 1, False
     request = prefixed(v2.SendMessageRequest(messages=[message("T", b"x")]).SerializeToString())
     victim.connection.data_received(HELLO)
-    waited: float | None = None
-    while sum(found.rounds) < seconds:
+    rounds, count, answered = _Rounds(), 0, [0]
+    while rounds.seconds < seconds:
         reads = [attacker.read() for attacker in crowd]
         began = time.thread_time()
         for attacker, read in zip(crowd, reads, strict=True):
             attacker.give(read)
-        if waited is None:
+        if not is_asked:
             victim.connection.data_received(headers(stream, "SendMessage", client="victim") + data(stream, request))
-            waited = 0.0
+            is_asked = True
         await asyncio.sleep(0)
-        took = time.thread_time() - began
-        found.rounds.append(took)
-        waited += took
+        rounds.add(time.thread_time() - began)
+        count += 1
         if victim.has_answer(stream):
-            found.waits.append(waited)
+            answered.append(count)
             victim.transport.written.clear()
-            stream, waited = stream + 2, None
-    found.waits.append(waited or 0.0)
+            stream, is_asked = stream + 2, False
     for attacker in crowd:
         attacker.lose()
     victim.lose()
-    return found
+    times = rounds.times()
+    return HeldUp(times, [sum(times[first:end]) for first, end in pairwise([*answered, count])])

@@ -40,6 +40,8 @@ from cometmq.remoting.processors import Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
 
 _LITES_AT_ONCE: Final = 1_000
+_NAMES_AT_ONCE: Final = 10_000
+"""Number of names that are checked in one slice (2 ms)."""
 _MAX_OBJECTS: Final = 1 + 2 * MAX_LITE_SUBSCRIPTIONS_OF_REQUEST
 """Maximum number of objects in a body: each subscription may have an offset option."""
 _LARGE_BODY_BYTES: Final = 100_000
@@ -193,12 +195,8 @@ class LiteSubscriptionProcessor:
     def _numbers(self, index: LiteIndex, names: list[str]) -> Iterator[list[int]]:
         """Yield the numbers of lite topics, which are added if they are missing, in slices.
 
-        :raises RefusedError: a name is not allowed, or there are too many lite topics.
+        :raises RefusedError: there are too many lite topics.
         """
-        for name in names:
-            wrong = check_lite_topic(name)
-            if wrong is not None:
-                raise RefusedError(ResponseCode.INVALID_PARAMETER, wrong)
         for some in batches(names, _LITES_AT_ONCE):
             yield [self._indexes.add(index, name) for name in some]
 
@@ -218,11 +216,12 @@ class LiteSubscriptionProcessor:
             if self._subscriptions.set_wildcard(client, True):
                 yield from self._all_ready(client)
             return
+        yield from _check_names(change.lite_topic_set or [])
         index = self._indexes.of(change.topic)
         with kept(index):
-            numbers: list[int] = []
+            numbers: set[int] = set()
             for some in self._numbers(index, change.lite_topic_set or []):
-                numbers += some
+                numbers.update(some)
                 if len(some) == _LITES_AT_ONCE:
                     yield
             if self._indexes.by_parent.get(change.topic) is not index:
@@ -239,6 +238,7 @@ class LiteSubscriptionProcessor:
 
     def _add(self, connection: ServerConnection, change: LiteSubscriptionDTO, settings: LiteGroup) -> Iterator[None]:
         client: LiteClient | None = None
+        yield from _check_names(change.lite_topic_set or [])
         for some in self._numbers(self._indexes.of(change.topic), change.lite_topic_set or []):
             client = client or self._client(connection, change)
             if not self._subscriptions.has(client):
@@ -294,6 +294,19 @@ class LiteSubscriptionProcessor:
     def _offset_by_time(self, index: LiteIndex, number: int, timestamp: int) -> int:
         """Return the offset of the first message of a lite topic that was stored at a time or later."""
         return index.offset_at(number, self._indexes.first_entry_since(index, timestamp))
+
+
+def _check_names(names: list[str]) -> Iterator[None]:
+    """Check the names of lite topics in slices, all before the first one is added.
+
+    :raises RefusedError: a name is not allowed.
+    """
+    for at, name in enumerate(names):
+        wrong = check_lite_topic(name)
+        if wrong is not None:
+            raise RefusedError(ResponseCode.INVALID_PARAMETER, wrong)
+        if at % _NAMES_AT_ONCE == _NAMES_AT_ONCE - 1:
+            yield
 
 
 def _ignore(_refusal: RefusedError | None) -> None:

@@ -12,12 +12,13 @@ clients of a group share what is ready, and one of them is woken (:mod:`.crowd`)
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import Final
 
 from cometmq.broker.lite.crowd import Crowd, LiteClient
 from cometmq.broker.lite.index import LiteIndex
 from cometmq.broker.lite.name_table import NO_NAME
+from cometmq.broker.slices import batches
 from cometmq.broker.tables.group_attributes import LiteGroup
 from cometmq.clock import Clock
 from cometmq.remoting.codes import RequestCode
@@ -27,6 +28,8 @@ from cometmq.remoting.server_connection import ServerConnection
 _log = logging.getLogger(__name__)
 
 _LITES_AT_ONCE: Final = 1_000
+_LOOKS_AT_ONCE: Final = 10_000
+"""Number of lite topics that are compared in one slice (2 ms)."""
 _FEW: Final = 16
 """Number of clients of a lite topic that are made ready one by one. If there are more, those of a group share this."""
 
@@ -204,24 +207,37 @@ class LiteSubscriptions:
             if not of:
                 del self._of[client.index]
 
-    def replace(self, client: LiteClient, numbers: Iterable[int], settings: LiteGroup) -> Iterator[None]:
+    def replace(self, client: LiteClient, wanted: Set[int], settings: LiteGroup) -> Iterator[None]:
         """Replace a client's lite topics, in slices."""
-        wanted = set(numbers)
-        for at, number in enumerate(client.numbers - wanted):
-            self.take(client, number)
-            if at % _LITES_AT_ONCE == _LITES_AT_ONCE - 1:
+        for some in batches(list(client.numbers), _LOOKS_AT_ONCE):
+            for at, number in enumerate([number for number in some if number not in wanted]):
+                self.take(client, number)
+                if at % _LITES_AT_ONCE == _LITES_AT_ONCE - 1:
+                    yield
+            if len(some) == _LOOKS_AT_ONCE:
                 yield
-        for at, number in enumerate(wanted - client.numbers):
-            if not self.has(client):
-                return
+        for some in batches(wanted, _LOOKS_AT_ONCE):
+            for at, number in enumerate([number for number in some if number not in client.numbers]):
+                if not self.has(client):
+                    return
+                self._add_again(client, number, settings)
+                if at % _LITES_AT_ONCE == _LITES_AT_ONCE - 1:
+                    yield
+            if len(some) == _LOOKS_AT_ONCE:
+                yield
+        for names in batches(list(client.evicted), _LITES_AT_ONCE):
+            client.evicted -= {name for name in names if client.index.find(name) not in wanted}
+            if len(names) == _LITES_AT_ONCE:
+                yield
+
+    def _add_again(self, client: LiteClient, number: int, settings: LiteGroup) -> None:
+        """Add a lite topic of a complete subscription to a client, unless the client has lost it to another one."""
+        if settings.is_exclusive and client.evicted:
             name = client.index.name(number)
-            if settings.is_exclusive and name in client.evicted and self._has_other(client, number):
+            if name in client.evicted and self._has_other(client, number):
                 self.notify(client, name)  # it did not hear of this
-                continue
-            self.add(client, number, settings)
-            if at % _LITES_AT_ONCE == _LITES_AT_ONCE - 1:
-                yield
-        client.evicted &= {client.index.name(number) for number in wanted} if client.evicted else set()
+                return
+        self.add(client, number, settings)
 
     def _has_other(self, client: LiteClient, number: int) -> bool:
         return bool(self._of_group(client, number))
