@@ -10,7 +10,7 @@ from cometmq.proxy.backend.backend import PoppedHandle
 from cometmq.proxy.context import EndpointContext
 from cometmq.proxy.converter import group_of, ms_of, topic_of
 from cometmq.proxy.errors import OK, ProxyError
-from cometmq.proxy.limits import LARGE_ANSWER_BYTES, MAX_ACK_ENTRIES
+from cometmq.proxy.limits import MAX_ACK_ENTRIES
 from cometmq.proxy.message_bytes import field, optional
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
@@ -22,7 +22,9 @@ from cometmq.proxy.sessions import ClientSession, consumer_needs
 _STATUS_OK: Final = OK.SerializeToString()
 _ALL_OK: Final = field(b"\x0a", _STATUS_OK)
 _REQUESTS_AT_ONCE: Final = 32
-"""Number of acknowledgements of one call that the broker handles at the same time; usual calls have fewer."""
+"""Number of acknowledgements of one call that the broker handles at the same time; usual calls have no more."""
+_ENTRY_BYTES: Final = 500
+"""Memory used by a message to acknowledge."""
 
 
 class AcknowledgeService:
@@ -74,6 +76,8 @@ class AcknowledgeService:
     ) -> None:
         """Acknowledge messages with a request for each, some at a time, so that other calls get their share.
 
+        If there are many, each piece counts as a large one: it does not delay the calls that have not begun.
+
         :param lites: the lite topic of each message; ``None`` if there are none.
         """
 
@@ -91,8 +95,9 @@ class AcknowledgeService:
         if len(positions) == 1:
             await one(positions[0])
             return
+        size = len(positions) * _ENTRY_BYTES if len(positions) > _REQUESTS_AT_ONCE else 0
         for first in range(0, len(positions), _REQUESTS_AT_ONCE):
-            await call.wait_for_time(0, LARGE_ANSWER_BYTES)
+            await call.wait_for_time(size, 0)
             await asyncio.gather(*(one(position) for position in positions[first : first + _REQUESTS_AT_ONCE]))
 
     def _delivery(self, session: ClientSession, topic: str, group: str, text: str, lite: str | None = None) -> Delivery:
