@@ -10,9 +10,7 @@ HALF_MESSAGES_PER_SLICE: Final = 50
 MAX_HALF_MESSAGES_BY_TOPIC: Final = 50_000
 """Maximum number of open transactions that are counted by topic; further ones are counted together."""
 TIMER_COUNT_SECONDS: Final = 60.0
-"""Interval in seconds at which messages with arbitrary delays are counted by topic, since each count reads the entire
-timer log.
-"""
+"""Interval in seconds at which delayed messages are counted by topic, since each count reads the entire timer log."""
 
 # --- Administration -----------------------------------------------------------------------------
 MAX_TOPIC_QUEUES: Final = 16_384
@@ -148,6 +146,8 @@ POP_SAVE_QUEUES: Final = 500
 """Number of queues in one slice of a snapshot."""
 MAX_HELD_POPS_OF_CONNECTION: Final = 16_384
 """Maximum number of waiting pops on one connection. A proxy uses a few connections for the pops of all its clients."""
+MAX_OWNED_GROUPS_OF_CONNECTION: Final = 1_000
+"""Maximum number of groups for which the pops of one connection have an owner, about 1 KB each."""
 MAX_LITE_TOPICS: Final = 5_000_000
 """Maximum number of lite topics on a broker, about 100 bytes each."""
 MAX_LITE_LISTED: Final = 10_000

@@ -347,13 +347,17 @@ class ClientInstance:
 
     async def is_answering(self, address: str, timeout_s: float) -> bool:
         """Return whether a broker responds to a heartbeat within ``timeout_s`` seconds, with success or an error."""
+        return await self.silence(address, timeout_s) is None
+
+    async def silence(self, address: str, timeout_s: float) -> RemotingError | None:
+        """Return why a broker does not respond to a heartbeat in time, or ``None`` if it does."""
         try:
             await self.remoting.invoke(
                 address, RequestCode.HEART_BEAT, None, self._heartbeat_body(), timeout_s=timeout_s
             )
-        except RemotingError:
-            return False
-        return True
+        except RemotingError as error:
+            return error
+        return None
 
     def _heartbeat_body(self) -> bytes:
         return encode_body(

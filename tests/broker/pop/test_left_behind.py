@@ -185,3 +185,19 @@ async def test_a_stranger_neither_holds_nor_frees_the_messages_of_another_group(
     await close(popper, broker)
     await clock.run_for(GRACE_SECONDS)
     assert [m.body for m in await other.pop()] == [b"a"]
+
+
+async def test_a_connection_has_owners_in_a_limited_number_of_groups(
+    wire: Wire, broker: Broker, popper: Popper, other: Popper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(left_behind, "MAX_OWNED_GROUPS_OF_CONNECTION", 2)
+    await send(wire, b"a")
+    for group in ("first", "second", "first"):
+        assert (await popper.answer(consumer_group=group, owner="me")).code in (0, 210)
+    refused = await popper.answer(consumer_group="third", owner="me")
+    assert refused.remark == "this connection has pops with an owner for 2 groups, the maximum; use another connection"
+    assert (await popper.answer(consumer_group="third")).code == 0
+    assert (await other.answer(consumer_group="third", owner="me")).code == 210
+    await close(popper, broker)
+    await close(other, broker)
+    assert not broker.pops._left._groups_of

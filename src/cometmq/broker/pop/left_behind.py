@@ -15,18 +15,21 @@ the invisible times apply.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from itertools import islice
 from typing import Final
 
 from cometmq.broker.context import BrokerContext
+from cometmq.broker.limits import MAX_OWNED_GROUPS_OF_CONNECTION
 from cometmq.broker.pop.entries import Changed
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.state import PopQueue
 from cometmq.broker.tables.clients import ClientChannel
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.periodic import Alarm
+from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.server_connection import ServerConnection
 
 _log = logging.getLogger(__name__)
@@ -69,6 +72,8 @@ class LeftBehind:
         self._consumers.on_move.append(self._moved)
         self._owners: dict[Name, _Owner] = {}
         self._owner_of: dict[tuple[ServerConnection, str], _Owner] = {}
+        self._groups_of: Counter[ServerConnection] = Counter()
+        """The number of groups in which each connection has an owner."""
         self._stopped = False
 
     def stop(self) -> None:
@@ -114,9 +119,18 @@ class LeftBehind:
 
     # --- connections ------------------------------------------------------------------------------
     def enter(self, connection: ServerConnection, group: str, client_id: str) -> None:
-        """Note that a client pops on a connection."""
+        """Note that a client pops on a connection.
+
+        :raises RefusedError: the connection has an owner in too many other groups.
+        """
         if (connection, group) in self._owner_of or self._stopped or connection.closed:
             return
+        if self._groups_of[connection] >= MAX_OWNED_GROUPS_OF_CONNECTION:
+            remark = (
+                f"this connection has pops with an owner for {MAX_OWNED_GROUPS_OF_CONNECTION} groups, the maximum; "
+                "use another connection"
+            )
+            raise RefusedError(ResponseCode.INVALID_PARAMETER, remark)
         name = group, client_id
         is_new = name not in self._owners
         owner = self._owner(name)
@@ -134,10 +148,12 @@ class LeftBehind:
 
     def _join(self, owner: _Owner, connection: ServerConnection) -> None:
         group, _ = owner.name
-        if (connection, group) not in self._owner_of and not connection.closed:
+        is_new = (connection, group) not in self._owner_of and not connection.closed
+        if is_new and self._groups_of[connection] < MAX_OWNED_GROUPS_OF_CONNECTION:
             owner.alarm.cancel()
             owner.connections.add(connection)
             self._owner_of[connection, group] = owner
+            self._groups_of[connection] += 1
             connection.on_close.append(partial(self._connection_closed, group))
 
     def _owner(self, name: Name) -> _Owner:
@@ -150,6 +166,7 @@ class LeftBehind:
         owner = self._owner_of.pop((connection, group), None)
         if owner is None:
             return
+        del self._groups_of[connection]  # all of its groups are closing
         owner.connections.discard(connection)
         if not owner.connections:
             owner.alarm.after(GRACE_SECONDS)

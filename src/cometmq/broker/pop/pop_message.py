@@ -104,7 +104,13 @@ class PopMessageProcessor:
     @answers(
         RequestCode.POP_MESSAGE,
         header=PopMessageRequestHeader,
-        limits=("MAX_POP_MESSAGES", "MAX_POP_INVISIBLE_MS", "MAX_POP_WAIT_MS", "MAX_HELD_POPS_OF_CONNECTION"),
+        limits=(
+            "MAX_POP_MESSAGES",
+            "MAX_POP_INVISIBLE_MS",
+            "MAX_POP_WAIT_MS",
+            "MAX_HELD_POPS_OF_CONNECTION",
+            "MAX_OWNED_GROUPS_OF_CONNECTION",
+        ),
         permission=needs_topic(Action.SUB) & needs_group(Action.SUB),
     )
     def pop(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
