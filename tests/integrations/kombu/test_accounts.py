@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from kombu import Connection
+from kombu.exceptions import OperationalError
 
 import cometmq.integrations.kombu  # noqa: F401
 from cometmq.client import AccessDeniedError
@@ -50,6 +52,14 @@ def secured() -> Iterator[SyncCluster]:
         yield cluster
 
 
+@contextmanager
+def denied(reason: str) -> Iterator[pytest.ExceptionInfo[OperationalError]]:
+    """Expect an error that Celery's users know, whose cause says what is missing."""
+    with pytest.raises(OperationalError, match=reason) as raised:
+        yield raised
+    assert isinstance(raised.value.__cause__, AccessDeniedError)
+
+
 def connection(cluster: SyncCluster, user: str, password: str) -> Connection:
     tls = cluster.cluster.security.tls
     assert tls is not None
@@ -63,11 +73,11 @@ def test_an_account_that_may_only_send(secured: SyncCluster) -> None:
         channel.exchange_declare("shop")
         channel.queue_bind("orders", "shop", "key")
         channel.basic_publish(channel.prepare_message("[]"), "shop", "key")
-        with pytest.raises(AccessDeniedError, match="topic:other"):
+        with denied("topic:other"):
             channel.queue_declare("other")
-        with pytest.raises(AccessDeniedError, match="requesting messages of orders"):
+        with denied("requesting messages of orders"):
             channel.basic_get("orders")
-        with pytest.raises(AccessDeniedError, match="requesting messages of orders"):
+        with denied("requesting messages of orders"):
             channel.basic_consume("orders", False, print, "tag")
     credentials = secured.cluster.security.credentials
     assert credentials is not None
@@ -88,6 +98,32 @@ def test_a_worker_sends_results_without_a_right_on_the_name_of_their_queue(secur
 
 def test_a_wrong_password_is_not_shown(secured: SyncCluster) -> None:
     with connection(secured, "sender-account", "wrong-password") as sending:
-        with pytest.raises(AccessDeniedError) as raised:
+        with denied("secret key does not belong") as raised:
             sending.SimpleQueue("orders").put([])
         assert "wrong-password" not in str(raised.value)
+
+
+def test_without_an_account_the_error_says_where_it_belongs(secured: SyncCluster) -> None:
+    tls = secured.cluster.security.tls
+    assert tls is not None
+    with (
+        Connection(f"cometmq://{secured.namesrv_address}", ssl={"ca_certs": tls.trust_cert_path}) as sending,
+        denied("into broker_url, as in cometmq://ACCESS_KEY:SECRET_KEY@HOST"),
+    ):
+        sending.SimpleQueue("orders").put([])
+
+
+def test_an_unknown_authority_is_named_as_celery_s_settings_are(secured: SyncCluster) -> None:
+    with (
+        Connection(f"cometmqs://{secured.namesrv_address}") as sending,
+        pytest.raises(OperationalError, match=r"set ca_certs in broker_use_ssl .*check_hostname=False"),
+    ):
+        sending.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
+
+
+def test_a_file_of_tls_that_does_not_exist_is_named(secured: SyncCluster) -> None:
+    with (
+        Connection(f"cometmq://{secured.namesrv_address}", ssl={"ca_certs": "/nowhere/ca.pem"}) as sending,
+        pytest.raises(OperationalError, match=r"/nowhere/ca\.pem: no such file"),
+    ):
+        sending.ensure_connection(max_retries=1, interval_start=0, interval_step=0)

@@ -90,6 +90,15 @@ def test_a_task_is_due_when_its_eta_has_passed() -> None:
     assert not is_due(payload(task="add"))
 
 
+def test_a_task_that_a_broker_has_held_is_due_when_this_clock_is_behind() -> None:
+    held = received(b"", TIMER_DELIVER_MS="1")
+    later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    assert is_due(payload(task="add", eta=later), held)
+    assert not is_due(payload(task="add", eta=later), received(b""))
+    soon = (datetime.now(UTC) + timedelta(seconds=1)).isoformat()
+    assert not is_due(payload(task="add", eta=soon), held), "brokers may deliver a little too early"
+
+
 def test_only_tasks_have_an_eta() -> None:
     assert to_message("topic", payload(eta="2999-01-01T00:00:00")).deliver_at is None
     assert not is_due(payload(eta="2001-01-01T00:00:00"))

@@ -19,8 +19,9 @@ from kombu.utils.uuid import uuid
 
 from cometmq.errors import CometMQError
 from cometmq.integrations.kombu.envelope import Payload, StrangerError, from_message, is_due
+from cometmq.integrations.kombu.errors import RefusedError
 from cometmq.integrations.kombu.names import tag_of, topic_of_exchange, topic_of_queue
-from cometmq.integrations.kombu.readers import PrivateQueue, Source
+from cometmq.integrations.kombu.readers import PrivateQueue, Source, matcher
 from cometmq.integrations.kombu.receiver import Receiver
 from cometmq.integrations.kombu.revoked import REVOKED_STATES
 
@@ -134,7 +135,7 @@ class Channel(virtual.Channel):
         kind, topic = self.typeof(exchange), topic_of_exchange(self._prefix, exchange)
         private = session.private.get(queue)
         if private is not None and (private.sure or kind.type == "fanout"):
-            source = Source(topic, tag_of(routing_key) if kind.type == "direct" else None, _matcher(kind, routing_key))
+            source = Source(topic, tag_of(routing_key) if kind.type == "direct" else None, matcher(kind, routing_key))
             self._run(session.bind_private(queue, routing_key, source))
             return
         self._run(session.forget(queue))
@@ -384,7 +385,7 @@ class Channel(virtual.Channel):
             if reason:
                 self._sync.start(member.reject(item, reason))
                 return None
-            if is_due(payload):  # Celery's timer would begin only ten such tasks a second while nothing else happens
+            if is_due(payload, item):  # Celery's timer would begin only ten such tasks a second while it is idle
                 payload["headers"]["eta"] = None
         tag = self._next_delivery_tag()
         info = payload["properties"].get("delivery_info") or {}
@@ -464,7 +465,7 @@ class Channel(virtual.Channel):
             for member in receivers.values():
                 try:
                     self._run(member.close(partial(self._all_of, member)))
-                except CometMQError as error:
+                except (CometMQError, RefusedError) as error:
                     log.warning("messages come again later, because the connection cannot be closed: %s", error)
         super().close()
         self._held.clear()
@@ -489,11 +490,3 @@ async def _stop(queue: PrivateQueue) -> None:
 
 async def _unbind(queue: PrivateQueue, topic: str, key: str) -> None:
     queue.unbind(topic, key)
-
-
-def _matcher(kind: Any, pattern: str) -> Callable[[str], bool] | None:
-    """Return a function that says whether a routing key matches the pattern of a topic exchange."""
-    if kind.type != "topic":
-        return None
-    compiled = kind.key_to_pattern(pattern)
-    return lambda key: bool(kind._match(compiled, key))

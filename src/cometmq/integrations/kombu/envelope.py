@@ -13,6 +13,7 @@ from typing import Any, Final
 from kombu.utils.json import dumps, loads
 
 from cometmq.message.message import Message, MessageExt
+from cometmq.message.properties import TIMER_DELIVER_MS
 
 MARK: Final = "KOMBU"
 VERSION: Final = "1"
@@ -21,6 +22,8 @@ LEVELS: Final = MAX_PRIORITY + 1
 _FIELDS: Final = ("content-type", "content-encoding", "headers", "properties")
 _MAX_LIMIT_S: Final = 1e9
 _MAX_KEY_CHARS: Final = 200
+_MAX_EARLY: Final = timedelta(seconds=2)
+"""A broker delivers a task no earlier before its ETA (Apache's up to a second), unless this clock is wrong."""
 
 Payload = dict[str, Any]
 """A message as Kombu's virtual transports handle it."""
@@ -103,10 +106,17 @@ def due_at(payload: Payload) -> datetime | None:
         return None
 
 
-def is_due(payload: Payload) -> bool:
-    """Return whether a task has an ETA that has passed on this clock."""
+def is_due(payload: Payload, message: MessageExt | None = None) -> bool:
+    """Return whether a task has an ETA that has passed, on this clock or on that of the broker which held it.
+
+    :param message: the delivered message of the task.
+    """
     due = due_at(payload)
-    return due is not None and due <= datetime.now(UTC)
+    if due is None:
+        return False
+    left = due - datetime.now(UTC)
+    is_held = message is not None and TIMER_DELIVER_MS in message.properties
+    return left <= timedelta(0) or (is_held and left > _MAX_EARLY)
 
 
 def priority_of(payload: Payload) -> int:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from cometmq.client.consumer.pull_consumer import PullConsumer
 from cometmq.client.errors import MasterNotFoundError, RemotingError, RouteNotFoundError
@@ -171,3 +171,11 @@ class PrivateQueue:
         result = await self._puller.pull(queue, offset, most, expression=expression, wait_s=wait_s)
         source.offsets[queue] = result.next_offset
         return [payload for message in result.messages if (payload := source.payload(message)) is not None]
+
+
+def matcher(kind: Any, pattern: str) -> Callable[[str], bool] | None:
+    """Return a function that says whether a routing key matches the pattern of a topic exchange."""
+    if kind.type != "topic":
+        return None
+    compiled = kind.key_to_pattern(pattern)
+    return lambda key: bool(kind._match(compiled, key))

@@ -19,6 +19,7 @@ from cometmq.client.simple.config import SimpleConsumerConfig
 from cometmq.client.simple.consumer import SimpleConsumer
 from cometmq.client.simple.message import PoppedMessage
 from cometmq.errors import CometMQError
+from cometmq.integrations.kombu.errors import worded
 from cometmq.integrations.kombu.settings import Settings
 from cometmq.remoting.bodies import ConsumerData
 
@@ -147,7 +148,7 @@ class Receiver:
                 failed = ""
             except CometMQError as error:
                 level = logging.DEBUG if str(error) == failed else logging.ERROR
-                log.log(level, "cannot receive messages, trying again: %s", error)
+                log.log(level, "cannot receive messages, trying again: %s", worded(error))
                 failed = str(error)
                 await asyncio.sleep(_PAUSE_S)
 

@@ -21,6 +21,7 @@ from cometmq.client.errors import (
     ClientError,
     RemotingClosedError,
     RemotingConnectError,
+    RemotingError,
     RemotingSendError,
     RemotingTimeoutError,
     RouteNotFoundError,
@@ -31,7 +32,7 @@ from cometmq.client.producer.producer import Producer
 from cometmq.client.send.config import ProducerConfig
 from cometmq.errors import CometMQError
 from cometmq.integrations.kombu.bindings import Bindings
-from cometmq.integrations.kombu.envelope import LEVELS, Payload, StrangerError, from_message, to_message
+from cometmq.integrations.kombu.envelope import LEVELS, Payload, StrangerError, from_message, keys_of, to_message
 from cometmq.integrations.kombu.names import is_shortened, replies_topic, tag_of, topic_of_exchange, topic_of_queue
 from cometmq.integrations.kombu.readers import PrivateQueue, Source
 from cometmq.integrations.kombu.settings import Settings
@@ -58,7 +59,7 @@ _LATER_MS: Final = 10**13
 _MOST: Final = 32
 
 
-Doubts = OrderedDict[tuple[str, str], str]
+Doubts = OrderedDict[tuple[str, str], tuple[str, ...]]
 """The addresses of the brokers that may have stored messages in doubt, by topic and key."""
 
 Waiting = tuple[str, str | None]
@@ -122,18 +123,20 @@ class Session:
                 return  # the first request to a broker will tell
         if not masters:
             raise RouteNotFoundError(AUTO_CREATE_TOPIC, "no broker is registered")
-        asked = [asyncio.create_task(self._is_answering(address)) for address in masters]
+        asked = [asyncio.create_task(self.instance.silence(address, CHECK_S)) for address in masters]
+        failures: list[RemotingError] = []
         try:
             for answer in asyncio.as_completed(asked):
-                if await answer:
+                failure = await answer
+                if failure is None:
                     return
+                failures.append(failure)
         finally:
             for task in asked:
                 task.cancel()
-        raise RemotingConnectError(min(masters), f"no broker answers at {', '.join(sorted(masters))}")
-
-    async def _is_answering(self, address: str) -> bool:
-        return await self.instance.is_answering(address, CHECK_S)
+        reasons = "; ".join(sorted(error.message for error in failures))
+        step = failures[0].next_step
+        raise RemotingConnectError(min(masters), f"no broker answers: {reasons}", next_step=step) from failures[0]
 
     async def close(self) -> None:
         """Close the connections."""
@@ -279,12 +282,22 @@ class Session:
             return True
         cause = error.__cause__ if isinstance(error, SendFailedError) else error
         if len(message.keys) > 1 and isinstance(cause, RemotingSendError | RemotingTimeoutError | RemotingClosedError):
-            _remember(self._doubts, _publication(message), cause.address)
+            _remember(self._doubts, _publication(message), (cause.address,))
         return False
 
-    async def _is_stored(self, address: str, message: Message) -> bool:
+    def note_interruption(self, queue: str, payload: Payload) -> None:
+        """Remember the brokers, one of which may have stored a task whose send was interrupted in the caller."""
+        topic, keys = topic_of_queue(self.settings.topic_prefix, queue), keys_of(payload)
+        route = self.instance.routes.known(topic)
+        if keys and route is not None:
+            names = {queue.broker_name for queue in route.write_queues}
+            found = {address for name in names if (address := self.instance.routes.brokers.master(name)) is not None}
+            _remember(self._doubts, (topic, keys[1]), tuple(sorted(found)))
+
+    async def _is_stored(self, addresses: Iterable[str], message: Message) -> bool:
         topic = TIMER_TOPIC if message.is_delayed else message.topic
-        return bool(await self._query(address, topic, message.keys[1]))
+        found = [await self._query(address, topic, message.keys[1]) for address in addresses]
+        return any(found)
 
     async def _query(self, address: str, topic: str, key: str) -> list[MessageExt]:
         header = QueryMessageRequestHeader(topic, key, _MOST, 0, _LATER_MS)

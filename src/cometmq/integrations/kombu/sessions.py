@@ -13,6 +13,7 @@ from cometmq.client.sync.base import SyncClient
 from cometmq.client.sync.direct import DirectSender
 from cometmq.errors import CometMQError
 from cometmq.integrations.kombu.envelope import Payload
+from cometmq.integrations.kombu.errors import RefusedError, raise_to_kombu
 from cometmq.integrations.kombu.session import Doubts, Session
 from cometmq.integrations.kombu.settings import Settings
 from cometmq.threads import are_real, call_in_forked_children
@@ -42,26 +43,45 @@ class SyncSession(SyncClient[Session]):
         return self._inner
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
-        """Run a coroutine on the event loop of the connections, and wait for it."""
-        return self._run(work)
+        """Run a coroutine on the event loop of the connections, and wait for it.
+
+        :raises CometMQError: one of :data:`CONNECTION_ERRORS <cometmq.integrations.kombu.errors.CONNECTION_ERRORS>`.
+        :raises RefusedError: any other error of CometMQ.
+        """
+        try:
+            return self._run(work)
+        except CometMQError as error:
+            raise_to_kombu(error)
 
     def put(self, queue: str, payload: Payload) -> None:
         """Store a message in a queue; see :meth:`Session.put <cometmq.integrations.kombu.session.Session.put>`.
 
         The usual task, to a queue that is known, is sent in the caller's thread.
 
-        :raises CometMQError: it may not be stored.
+        :raises CometMQError: it may not be stored; see :meth:`run`.
+        :raises RefusedError: it is not stored; see :meth:`run`.
         """
+        try:
+            if not self._put_direct(queue, payload):
+                self.run(self._inner.put(queue, payload))
+        except (CometMQError, RefusedError):
+            raise
+        except BaseException:  # for example a time limit of the task that sends this one
+            self._inner.note_interruption(queue, payload)
+            raise
+
+    def _put_direct(self, queue: str, payload: Payload) -> bool:
+        """Store a message in the caller's thread; return false if the event loop has to store it."""
         message = self._inner.plain_message(queue, payload)
-        if message is not None:
-            try:
-                if self._direct.send(message):
-                    return
-            except CometMQError as error:
-                if not self._inner.note_failure(message, error):
-                    raise
-                self.run(self._inner.ensure_queue(queue))  # another process has deleted it
-        self.run(self._inner.put(queue, payload))
+        if message is None:
+            return False
+        try:
+            return self._direct.send(message)
+        except CometMQError as error:
+            if not self._inner.note_failure(message, error):
+                raise_to_kombu(error)
+            self.run(self._inner.ensure_queue(queue))  # another process has deleted it
+            return False
 
     def close(self) -> None:
         """Close the connections."""

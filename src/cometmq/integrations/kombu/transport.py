@@ -11,15 +11,9 @@ from kombu import Connection
 from kombu.transport import virtual
 
 from cometmq import __version__
-from cometmq.client.errors import (
-    BrokerError,
-    DelayNotSupportedError,
-    IllegalMessageError,
-    RemotingError,
-    RouteNotFoundError,
-    SendFailedError,
-)
+from cometmq.errors import CometMQError
 from cometmq.integrations.kombu.channel import Channel
+from cometmq.integrations.kombu.errors import CONNECTION_ERRORS, RefusedError, raise_to_kombu
 from cometmq.integrations.kombu.mailbox import Mailbox
 from cometmq.integrations.kombu.sessions import SESSIONS, SyncSession
 from cometmq.integrations.kombu.settings import PORT, Settings, masked
@@ -41,13 +35,8 @@ class Transport(virtual.Transport):
     implements = virtual.Transport.implements.extend(
         asynchronous=True, exchange_type=frozenset({"direct", "topic", "fanout"}), heartbeats=False
     )
-    connection_errors = (
-        *virtual.Transport.connection_errors,
-        RemotingError,
-        RouteNotFoundError,
-        SendFailedError,
-    )
-    channel_errors = (*virtual.Transport.channel_errors, BrokerError, IllegalMessageError, DelayNotSupportedError)
+    connection_errors = (*virtual.Transport.connection_errors, *CONNECTION_ERRORS)
+    channel_errors = (*virtual.Transport.channel_errors, RefusedError)
     recoverable_connection_errors = connection_errors
     recoverable_channel_errors = ()
 
@@ -66,14 +55,18 @@ class Transport(virtual.Transport):
     def session(self) -> SyncSession:
         """The session of this process."""
         if self._session is None or self._session.pid != os.getpid():
-            self._session = SESSIONS.acquire(Settings.of(self.client))
+            settings = Settings.of(self.client)
+            try:
+                self._session = SESSIONS.acquire(settings)
+            except CometMQError as error:
+                raise_to_kombu(error)
         return self._session
 
     def establish_connection(self) -> Transport:
         """Open the connections, or use those that other transports of this process have opened.
 
         :raises RemotingError: no nameserver answers, or no broker.
-        :raises ClientStateError: gevent or eventlet has replaced threads.
+        :raises RefusedError: gevent or eventlet has replaced threads, or a file of TLS cannot be used.
         """
         if not self.verify_connection(self):
             self.channels.clear()

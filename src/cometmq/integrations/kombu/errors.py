@@ -1,0 +1,42 @@
+"""Errors in the classes of Kombu, and with the names that settings have in Celery."""
+
+from __future__ import annotations
+
+from typing import Final, NoReturn
+
+from kombu.exceptions import OperationalError
+
+from cometmq.client.errors import RemotingError, RouteNotFoundError, SendFailedError
+from cometmq.errors import CometMQError
+
+CONNECTION_ERRORS: Final = (RemotingError, RouteNotFoundError, SendFailedError)
+"""Errors after which Kombu connects again and repeats a request; Kombu raises ``OperationalError`` when it gives up."""
+_NAMES: Final = (
+    ("set trust_cert_path", "set ca_certs in broker_use_ssl"),
+    ("check_host=False", "check_hostname=False"),
+    ("set cert_path", "set certfile in broker_use_ssl"),
+    ("set an access key and its secret key", "write them into broker_url, as in cometmq://ACCESS_KEY:SECRET_KEY@HOST"),
+)
+
+
+class RefusedError(OperationalError):
+    """A request was refused, and would be refused again; ``__cause__`` is CometMQ's error."""
+
+
+def worded(error: CometMQError) -> CometMQError:
+    """Return the error, in whose next step settings have their names in Celery."""
+    for ours, celerys in _NAMES:
+        if error.next_step is not None:
+            error.next_step = error.next_step.replace(ours, celerys)
+    return error
+
+
+def raise_to_kombu(error: CometMQError) -> NoReturn:
+    """Raise an error to Kombu, which handles some of CometMQ's, and whose users know its own.
+
+    :raises CometMQError: one of ``CONNECTION_ERRORS``.
+    :raises RefusedError: any other error.
+    """
+    if isinstance(worded(error), CONNECTION_ERRORS):
+        raise error
+    raise RefusedError(str(error)) from error
