@@ -35,8 +35,9 @@ def main() -> None:
             directory.mkdir(parents=True, exist_ok=True)
             try:
                 with started(key, Path(name) / "broker") as broker:
-                    figures = Scene(broker, directory, plan).run().figures()
-                    say(broker=key, version=broker.version(), kills=given.kills, **figures)
+                    result = Scene(broker, directory, plan).run()
+                    figures = result.figures()
+                    say(broker=key, version=broker.version(), kills=given.kills, **figures, ended=result.fallen)
                     shown = {n: f"{v:,}" if isinstance(v, int) else f"{v:.2f}" for n, v in figures.items()}
                     columns[broker.version()] = shown
             except ToolMissingError as problem:

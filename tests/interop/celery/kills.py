@@ -3,17 +3,21 @@
 A producer sends tasks that take some milliseconds, and notes each before it is sent and after the broker has
 acknowledged it. Two workers run them and acknowledge each when it has ended (``acks_late``, ``reject_on_worker_lost``).
 Kills come in turn: a process of a worker's pool, a whole worker, the broker. What was killed is started again. At the
-end the workers run until every task that was acknowledged has ended, or for a limit of time.
+end the workers run until every task that was acknowledged has ended, or until none has begun or ended for ``idle_s``.
+So a backlog is no loss.
 
 * *lost*: the broker has acknowledged the task, and it has never ended.
+* *waiting*: messages that the broker still has at the end, which no worker gets.
 * *twice*: it has ended more than once.
 * *again after*: from the kill of a process that ran a task to the next begin of this task.
+* *workers that ended*: by themselves, with an error of their transport for example. They are started again.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -34,10 +38,17 @@ VICTIMS: Final = ("child", "worker", "broker")
 WORK_S: Final = 0.05
 PACE: Final = 40.0
 """Tasks a second: half of what the workers' four processes can run."""
+STARTS: Final = 20
+"""The most that a worker is started in a row."""
+PRODUCER_S: Final = 120.0
+"""For the last task to be sent."""
 PATIENCE: Final = {"max_retries": 200, "interval_start": 0.1, "interval_step": 0.1, "interval_max": 0.5}
 """Of the producer while the broker is away."""
-UNSEEN_S: Final = 5.0
+UNSEEN_S: Final = 60.0
 """For brokers that do not see that a worker has died: a task of it comes again after so long."""
+SWEEP_S: Final = 100.0
+"""The interval at which Kombu's transport for Redis looks for tasks of workers that have died."""
+_REASON: Final = re.compile(r"Unrecoverable error: (.*)")
 
 
 @dataclass(frozen=True)
@@ -48,10 +59,13 @@ class Plan:
     victims: tuple[str, ...] = VICTIMS
     pause_s: tuple[float, float] = (1.0, 2.0)
     """Between kills, in a uniform distribution."""
-    settle_s: float = 60.0
-    """The most that the end is waited for."""
     seed: int = 1
     unseen_s: float = UNSEEN_S
+
+    @property
+    def idle_s(self) -> float:
+        """Time without a begin or an end of a task after which what has not ended is lost."""
+        return self.unseen_s + 2 * SWEEP_S
 
 
 @dataclass
@@ -70,6 +84,9 @@ class Result:
     sent: int = 0
     lost: list[int] = field(default_factory=list)
     twice: list[int] = field(default_factory=list)
+    waiting: int = 0
+    fallen: Counter[str] = field(default_factory=Counter)
+    """The number of workers that ended by themselves, by reason."""
     interrupted: int = 0
     """Runs that a kill has ended."""
     again_s: dict[str, list[float]] = field(default_factory=dict)
@@ -80,6 +97,7 @@ class Result:
     def figures(self) -> dict[str, Any]:
         """For a table."""
         found: dict[str, Any] = {"sent": self.sent, "lost": len(self.lost), "twice": len(self.twice)}
+        found |= {"waiting": self.waiting, "workers that ended": self.fallen.total()}
         found |= {"interrupted": self.interrupted, "settled_s": self.settled_s}
         for victim, times in sorted(self.again_s.items()):
             ranked = sorted(times)
@@ -114,6 +132,12 @@ def judge(notes: list[Note], kills: list[Killed]) -> Result:
     return result
 
 
+def reason_of(output: str) -> str:
+    """Why a worker ended, by the end of what it printed."""
+    found = _REASON.findall(output)
+    return found[-1] if found else output[-200:]
+
+
 class Scene:
     """A broker, a producer and two workers, of which something is killed again and again."""
 
@@ -131,6 +155,32 @@ class Scene:
         self._output = directory / "producer.log"
         self._random = random.Random(plan.seed)
         self.kills: list[Killed] = []
+        self.fallen: Counter[str] = Counter()
+
+    def keep_working(self, seconds: float) -> None:
+        """Let time pass; workers that end by themselves are counted and started again."""
+        until = time.monotonic() + seconds
+        while True:
+            for worker in self.workers:
+                if not worker.running:
+                    self.fallen[reason_of(worker.tail(20_000))] += 1
+                    self._start(worker)
+            if time.monotonic() >= until:
+                return
+            block_for(min(0.2, seconds))
+
+    def _start(self, worker: Worker) -> None:
+        """Start a worker, again if it ends by itself before it is ready."""
+        for _ in range(STARTS):
+            worker.kill()
+            worker.start()
+            try:
+                worker.wait_ready()
+            except (RuntimeError, TimeoutError):
+                self.fallen[reason_of(worker.tail(20_000))] += 1
+            else:
+                return
+        raise RuntimeError(f"a worker ends whenever it starts:\n{worker.tail()}")
 
     @contextmanager
     def producing(self) -> Iterator[None]:
@@ -143,7 +193,7 @@ class Scene:
             wait_for(lambda: self.diary.of(Kind.SENT) or process.poll() is not None, "a task is sent")
             yield
             self._stop.touch()
-            if process.wait(self.plan.settle_s):
+            if process.wait(PRODUCER_S):
                 raise RuntimeError(f"the producer failed: {self._output.read_text(errors='replace')[-2000:]}")
         finally:
             process.kill()
@@ -159,14 +209,35 @@ class Scene:
         elif victim == "worker":
             at = time.time()
             self.kills.append(Killed(victim, at, frozenset(worker.kill())))
-            worker.start()
-            worker.wait_ready()
+            self._start(worker)
         else:
-            wait_for(worker.children, "the worker has processes")
-            chosen = self._random.choice(worker.children())
+            chosen = self._random.choice(self._children(worker))
             self.kills.append(Killed(victim, time.time(), frozenset({chosen})))
             with suppress(ProcessLookupError):
                 os.kill(chosen, signal.SIGKILL)
+
+    def _children(self, worker: Worker) -> list[int]:
+        """The processes of a worker, which is started again if it ends by itself."""
+
+        children: list[int] = []
+
+        def has_some() -> bool:
+            self.keep_working(0)
+            children[:] = worker.children()
+            return bool(children)
+
+        wait_for(has_some, "the worker has processes")
+        return children
+
+    def _wait_for_the_end(self) -> None:
+        """Let the workers run until all tasks have ended, or none begins or ends any more."""
+        count, at = self.diary.count(), time.monotonic()
+        while not set(self.diary.numbers(Kind.SENT)) <= set(self.diary.numbers(Kind.END)):
+            self.keep_working(0.5)
+            if self.diary.count() != count:
+                count, at = self.diary.count(), time.monotonic()
+            elif time.monotonic() > at + self.plan.idle_s:
+                return
 
     def run(self) -> Result:
         """The kills, and then the wait until all that was sent has ended."""
@@ -178,17 +249,21 @@ class Scene:
                 worker.wait_ready()
             with self.producing():
                 for number in range(self.plan.kills):
-                    block_for(self._random.uniform(*self.plan.pause_s))
+                    self.keep_working(self._random.uniform(*self.plan.pause_s))
                     self.kill(self.plan.victims[number % len(self.plan.victims)])
-                block_for(self.plan.pause_s[1])
+                self.keep_working(self.plan.pause_s[1])
+            self._wait_for_the_end()
+        result = judge(self.diary.notes(), self.kills)
+        result.waiting, result.fallen = self.waiting(), self.fallen
+        return result
 
-            def settled() -> bool:
-                return set(self.diary.numbers(Kind.SENT)) <= set(self.diary.numbers(Kind.END))
-
-            until = time.monotonic() + self.plan.settle_s
-            while not settled() and time.monotonic() < until:
-                block_for(0.2)
-        return judge(self.diary.notes(), self.kills)
+    def waiting(self) -> int:
+        """The number of messages that the broker has for workers, while none runs."""
+        words = ["-m", "tests.interop.celery.producer", "--waiting"]
+        done = subprocess.run([sys.executable, *words], cwd=ROOT, env=self._environment, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"the broker does not count: {done.stderr[-1500:]}")
+        return int(done.stdout)
 
     def logs(self) -> str:
         """The ends of what the workers printed."""

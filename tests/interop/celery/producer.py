@@ -36,6 +36,16 @@ def send(number: int, given: argparse.Namespace, began: float) -> None:
         diary.note(Kind.SENT, number)
 
 
+def waiting() -> int:
+    """The number of messages in the default queue."""
+    with app.connection_for_read() as connection:
+        queue = app.amqp.queues[app.conf.task_default_queue](connection.default_channel)
+        try:
+            return int(queue.queue_declare(passive=True).message_count)
+        except connection.channel_errors:  # an empty queue does not exist in Redis
+            return 0
+
+
 def main() -> None:
     """Send them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -47,7 +57,11 @@ def main() -> None:
     parser.add_argument("--noted", action="store_true", help="note each task in the diary")
     parser.add_argument("--until", type=Path)
     parser.add_argument("--pace", type=float)
+    parser.add_argument("--waiting", action="store_true", help="send nothing, and print how many tasks wait")
     given = parser.parse_args()
+    if given.waiting:
+        print(waiting())
+        return
     with app.producer_or_acquire() as producer:
         producer.connection.ensure_connection(max_retries=20, interval_step=0.1)
     began, cpu, sent = time.time(), time.process_time(), 0
