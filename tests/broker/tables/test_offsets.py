@@ -285,11 +285,16 @@ def test_groups_and_topics_are_removed_with_all_their_pairs(
         assert len(table.table._groups_of) == len({topic for _, topic in expected})
 
 
-async def test_a_group_with_many_offsets_is_removed_in_short_steps(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["group", "topic"])
+async def test_a_group_or_topic_with_many_offsets_is_removed_in_short_steps(tmp_path: Path, kind: str) -> None:
+    def pair(number: int) -> tuple[str, str]:
+        return ("g", f"T{number}") if kind == "group" else (f"g{number}", "T")
+
     offsets = opened(tmp_path / "config" / "consumerOffset.json")
-    offsets.commit("other", "T0", 0, 1)
+    kept = ("other", "T0") if kind == "group" else ("g0", "other")
+    offsets.commit(*kept, 0, 1)
     for number in range(20_000):
-        offsets.commit("g", f"T{number}", 0, 1)
+        offsets.commit(*pair(number), 0, 1)
     await offsets.save_in_background()
     calls = 0
 
@@ -299,12 +304,16 @@ async def test_a_group_with_many_offsets_is_removed_in_short_steps(tmp_path: Pat
 
     sys.setprofile(count)
     try:
-        offsets.forget(group="g")
+        if kind == "group":
+            offsets.forget(group="g")
+        else:
+            offsets.forget(topic="T")
     finally:
         sys.setprofile(None)
     assert calls < 100, "not a call for each pair"
-    assert offsets.groups_of("T0") == {"other"}
-    assert offsets.query("g", "T0", 0) == NO_OFFSET
+    assert offsets.groups_of(pair(0)[1]) == ({"other"} if kind == "group" else set())
+    assert offsets.query(*pair(0), 0) == NO_OFFSET
+    assert [topic for topic, _ in offsets.of_group("g0")] == ([] if kind == "group" else ["other"])
     rounds = 0
     writing = asyncio.create_task(offsets.save_in_background())
     while not writing.done():
@@ -313,7 +322,7 @@ async def test_a_group_with_many_offsets_is_removed_in_short_steps(tmp_path: Pat
     assert rounds >= 20, "a slice of the pairs in each round"
     again = opened(tmp_path / "config" / "consumerOffset.json")
     assert again.load() == []
-    assert again.table == offsets.table == {"T0@other": {0: 1}}
+    assert again.table == offsets.table == {f"{kept[1]}@{kept[0]}": {0: 1}}
     assert offsets.table.offsets == 1
 
 

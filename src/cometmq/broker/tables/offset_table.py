@@ -5,7 +5,9 @@ whenever it grows. The names of topics and groups are bounded
 (:data:`~cometmq.broker.limits.MAX_CONSUMER_OFFSET_NAMES`), so no map has more entries than there may be names.
 
 All pairs of a group or a topic are removed at once. The rest of the work follows in slices (:meth:`OffsetTable.tidy`).
-Until then, their offsets and topics count towards the limits. A full table runs a slice for each new pair.
+Until then, their offsets and names count towards the limits. A full table runs a slice for each new pair. The map of a
+removed group is taken out; the cells of a removed topic stay in the maps of its groups and are *stale*: nobody finds
+them.
 """
 
 from __future__ import annotations
@@ -53,12 +55,17 @@ class OffsetTable(Mapping[str, QueueOffsets]):
         self._pairs = 0
         self.offsets = 0
         """Number of offsets in all pairs."""
-        self._removed: list[tuple[str, str, dict[str, Cells]]] = []
-        """Removed pairs that still count: a group with its cells by topic, or a topic with its cells by group."""
+        self._removed: list[tuple[str, dict[str, Cells]]] = []
+        """Removed groups whose pairs still count, with their cells by topic."""
+        self._stale: dict[str, dict[str, None]] = {}
+        """The groups that still have cells of a removed topic, by topic."""
 
     def __getitem__(self, key: str) -> QueueOffsets:
         topic, _, group = key.partition(SEPARATOR)
-        return QueueOffsets(cells=self._of_group[group][topic])
+        cells = self.cells(group, topic)
+        if cells is None:
+            raise KeyError(key)
+        return QueueOffsets(cells=cells)
 
     def __iter__(self) -> Iterator[str]:
         for group in list(self._of_group):
@@ -87,7 +94,9 @@ class OffsetTable(Mapping[str, QueueOffsets]):
     def cells(self, group: str, topic: str) -> Cells | None:
         """Return the cells of a pair, or ``None``; callers must not change them."""
         of_group = self._of_group.get(group)
-        return None if of_group is None else of_group.get(topic)
+        if of_group is None or (self._stale and self._is_stale(group, topic)):
+            return None
+        return of_group.get(topic)
 
     def of(self, group: str, topic: str) -> QueueOffsets | None:
         """Return the offsets of a pair, or ``None``; callers must not change them."""
@@ -101,7 +110,8 @@ class OffsetTable(Mapping[str, QueueOffsets]):
 
     def topics_of(self, group: str) -> list[str]:
         """Return the topics in which a group has offsets."""
-        return list(self._of_group.get(group, ()))
+        topics = self._of_group.get(group, {})
+        return [topic for topic in topics if not self._is_stale(group, topic)] if self._stale else list(topics)
 
     def groups_of(self, topic: str) -> list[str]:
         """Return the groups with offsets in a topic."""
@@ -110,11 +120,15 @@ class OffsetTable(Mapping[str, QueueOffsets]):
 
     def has_group(self, group: str) -> bool:
         """Return whether a group has offsets."""
-        return group in self._of_group
+        topics = self._of_group.get(group, {})
+        return any(not self._is_stale(group, topic) for topic in topics) if self._stale else bool(topics)
+
+    def _is_stale(self, group: str, topic: str) -> bool:
+        return group in self._stale.get(topic, ())
 
     def has_room(self, group: str, topic: str, offsets: int) -> bool:
         """Return whether the limits allow so many more offsets in a pair, which may be new."""
-        if self._removed and not self._has_room(group, topic, offsets):
+        if (self._removed or self._stale) and not self._has_room(group, topic, offsets):
             next(self.tidy(), None)
         return self._has_room(group, topic, offsets)
 
@@ -150,6 +164,8 @@ class OffsetTable(Mapping[str, QueueOffsets]):
             self._of_group[group][topic] = queues.cells
 
     def _add(self, group: str, topic: str, cells: Cells) -> None:
+        if self._is_stale(group, topic):
+            self._take_stale(group, topic)
         of_group = self._of_group.get(group)
         topic, group = intern(topic), intern(group)  # each name is part of many pairs
         if of_group is None:
@@ -160,56 +176,84 @@ class OffsetTable(Mapping[str, QueueOffsets]):
 
     def drop(self, group: str, topic: str) -> bool:
         """Remove a pair; return whether it was there."""
-        of_group = self._of_group.get(group, {})
-        cells = of_group.pop(topic, None)
-        if cells is None:
+        if self.cells(group, topic) is None:
             return False
-        if not of_group:
-            del self._of_group[group]
+        self._take_cells(group, topic)
         self._groups_of.remove(topic, group)
         self._pairs -= 1
-        self.offsets -= offsets_in(cells)
         return True
+
+    def _take_cells(self, group: str, topic: str) -> None:
+        of_group = self._of_group[group]
+        self.offsets -= offsets_in(of_group.pop(topic))
+        if not of_group:
+            del self._of_group[group]
+
+    def _take_stale(self, group: str, topic: str) -> None:
+        """Forget the stale cells of a pair."""
+        groups = self._stale[topic]
+        del groups[group]
+        if not groups:
+            del self._stale[topic]
+        self._take_cells(group, topic)
 
     def remove_group(self, group: str) -> list[str]:
         """Remove all pairs of a group at once; return their topics. :meth:`tidy` must follow."""
+        for topic in [topic for topic, groups in self._stale.items() if group in groups]:
+            self._take_stale(group, topic)
         pairs = self._of_group.pop(group, None)
         if pairs is None:
             return []
-        self._removed.append((group, "", pairs))
+        self._removed.append((group, pairs))
         self._pairs -= len(pairs)
         return list(pairs)
 
     def remove_topic(self, topic: str) -> list[str]:
         """Remove all pairs of a topic at once; return their groups. :meth:`tidy` must follow."""
-        pairs: dict[str, Cells] = {}
-        for group in self._groups_of.pop(topic, ()):
-            of_group = self._of_group.get(group)
-            if of_group is None or (cells := of_group.pop(topic, None)) is None:
-                continue
-            pairs[group] = cells
-            if not of_group:
-                del self._of_group[group]
-        if pairs:
-            self._removed.append(("", topic, pairs))
-        self._pairs -= len(pairs)
-        return list(pairs)
+        groups = self._groups_of.pop(topic, {})
+        for group, _ in self._removed:  # their pairs have left with the group
+            if group in groups and self.cells(group, topic) is None:
+                del groups[group]
+        self._pairs -= len(groups)
+        removed = list(groups)
+        if groups:
+            stale = self._stale.pop(topic, {})
+            more, fewer = (groups, stale) if len(groups) > len(stale) else (stale, groups)
+            more.update(fewer)
+            self._stale[topic] = more
+        return removed
 
     def tidy(self) -> Generator[None, None, None]:
         """Forget, in slices, what the table still knows of the groups and topics that were removed."""
         size = 0
-        while self._removed:
-            group, topic, pairs = self._removed[-1]
-            while pairs and size < TABLE_ROWS_PER_SLICE:
-                name, cells = pairs.popitem()
-                self.offsets -= offsets_in(cells)
-                self._forget_topic(group or name, topic or name)
-                size += 1
-            if not pairs:
-                self._removed.pop()
+        while self._removed or self._stale:
+            if self._removed:
+                size = self._tidy_group(*self._removed.pop(), size)
+            else:
+                size = self._tidy_topic(*self._stale.popitem(), size)
             if size >= TABLE_ROWS_PER_SLICE:
                 size = 0
                 yield
+
+    def _tidy_group(self, group: str, pairs: dict[str, Cells], size: int) -> int:
+        """Forget pairs of a removed group; return the size of the slice, which had ``size`` before."""
+        while pairs and size < TABLE_ROWS_PER_SLICE:
+            topic, cells = pairs.popitem()
+            self.offsets -= offsets_in(cells)
+            self._forget_topic(group, topic)
+            size += 1
+        if pairs:
+            self._removed.append((group, pairs))
+        return size
+
+    def _tidy_topic(self, topic: str, groups: dict[str, None], size: int) -> int:
+        """Forget stale cells of a topic; return the size of the slice, which had ``size`` before."""
+        while groups and size < TABLE_ROWS_PER_SLICE:
+            self._take_cells(groups.popitem()[0], topic)
+            size += 1
+        if groups:
+            self._stale[topic] = groups
+        return size
 
     def _forget_topic(self, group: str, topic: str) -> None:
         """Forget that a group had offsets in a topic, unless it has some again."""
