@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cometmq.store.log.mapped_file import find_bytes
+from cometmq.store.log.mapped_file import data_end, find_bytes, first_data
 
 ENDS = st.integers(0, mmap.PAGESIZE + 8)
 
@@ -40,7 +41,7 @@ def test_bytes_are_found_up_to_the_last_one_of_a_file(
 
 PAGE_BEFORE_NOTHING = """
 import mmap, sys
-from cometmq.store.log.mapped_file import find_bytes
+from cometmq.store.log.mapped_file import data_end, find_bytes, first_data
 with open(sys.argv[1], "r+b") as file, mmap.mmap(file.fileno(), 0) as content:
     content.resize(mmap.PAGESIZE)
     assert find_bytes(content, b"\\1\\0", 0, mmap.PAGESIZE) == -1
@@ -51,3 +52,50 @@ def test_nothing_behind_a_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(2 * mmap.PAGESIZE))
     subprocess.run([sys.executable, "-c", PAGE_BEFORE_NOTHING, path], check=True)
+
+
+def test_reserved_space_is_not_read_although_some_of_it_is_in_the_page_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size, written = 64 << 20, 1 << 20
+    path = tmp_path / "file"
+    read = 0
+    pread = os.pread
+
+    def counted(fd: int, length: int, at: int) -> bytes:
+        nonlocal read
+        read += length
+        return pread(fd, length, at)
+
+    with path.open("w+b", buffering=0) as file:
+        file.write(b"x" * written)
+        os.posix_fallocate(file.fileno(), 0, size)
+        with mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED, mmap.PROT_READ) as mapped:
+            assert mapped[written] == 0, "the system reads ahead, and marks where to read on"
+        counts_as_data = at = written
+        while at < size:
+            try:
+                begin = os.lseek(file.fileno(), at, os.SEEK_DATA)
+            except OSError:
+                break
+            at = os.lseek(file.fileno(), begin, os.SEEK_HOLE)
+            counts_as_data = at
+        monkeypatch.setattr(os, "pread", counted)
+        assert first_data(file.fileno(), written, size) == size
+        assert read <= counts_as_data - written
+        assert data_end(file.fileno(), size) == written
+
+
+def test_the_first_byte_of_many_parts_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    step, parts = 1 << 16, 200
+    with path.open("w+b", buffering=0) as file:
+        for number in range(parts):
+            os.pwrite(file.fileno(), b"\0", number * step)
+        os.truncate(file.fileno(), parts * step)
+        assert first_data(file.fileno(), 0, parts * step) == parts * step
+        assert data_end(file.fileno(), parts * step) == 0
+        for number in (parts - 1, 100, 3):
+            os.pwrite(file.fileno(), b"x", number * step + 5)
+            assert first_data(file.fileno(), 0, parts * step) == number * step + 5
+            assert data_end(file.fileno(), parts * step) == (parts - 1) * step + 6

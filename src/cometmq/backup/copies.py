@@ -9,6 +9,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from cometmq.store.log.mapped_file import first_data
+
 _FICLONE: Final = 0x40049409
 """Linux ``ioctl`` that makes a copy share its blocks with the original until a block is written."""
 _CANNOT: Final = frozenset(
@@ -85,19 +87,7 @@ def has_data_after(path: Path, data: int) -> bool:
     """Return True if anything but zeros follows a file's first bytes."""
     with path.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
-        at = data
-        while at < size:
-            try:
-                at = os.lseek(file.fileno(), at, os.SEEK_DATA)
-            except OSError as error:
-                if error.errno == errno.ENXIO:  # only a hole follows, up to the end of the file
-                    break
-                raise
-            piece = os.pread(file.fileno(), PIECE_BYTES, at)
-            if piece.count(0) != len(piece):
-                return True
-            at += len(piece)
-    return False
+        return first_data(file.fileno(), data, size) < size
 
 
 def content_end(file: int) -> int:

@@ -7,6 +7,7 @@ a SIGBUS; a write for which there is no space raises ``OSError``.
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import sys
@@ -16,6 +17,7 @@ from typing import Final
 from cometmq.store.disk import Disk, open_file
 
 _ZEROS: Final = bytes(1 << 18)
+_PARTS_AT_ONCE: Final = 64
 _BLOCK_BYTES: Final = 512
 """Unit of ``st_blocks`` in bytes, which is the same on all file systems."""
 
@@ -124,23 +126,22 @@ def first_data(fd: int, start: int, size: int) -> int:
 
     Holes, and allocated space that was never written, are skipped without being read.
     """
-    at = hole = start
     # No read-ahead: it would put reserved space into the page cache, where it counts as data.
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
-    while at < size:
-        if at >= hole:
-            try:
-                at = max(at, os.lseek(fd, at, os.SEEK_DATA))
-                hole = os.lseek(fd, at, os.SEEK_HOLE)
-            except OSError:  # ENXIO: only a hole up to the end
-                return size
-        block = os.pread(fd, min(len(_ZEROS), hole - at, size - at), at)
-        if not block:
+    at = start
+    while True:
+        parts = _data_parts(fd, at, size, _PARTS_AT_ONCE)
+        for begin, end in parts:
+            at = begin
+            while at < end:
+                block = os.pread(fd, min(len(_ZEROS), end - at), at)
+                if not block:
+                    return size
+                if block != _ZEROS[: len(block)]:
+                    return at + len(block) - len(block.lstrip(b"\0"))
+                at += len(block)
+        if len(parts) < _PARTS_AT_ONCE:
             return size
-        if block != _ZEROS[: len(block)]:
-            return at + len(block) - len(block.lstrip(b"\0"))
-        at += len(block)
-    return size
 
 
 def data_end(fd: int, size: int) -> int:
@@ -148,16 +149,7 @@ def data_end(fd: int, size: int) -> int:
 
     Holes, and allocated space that was never written, are skipped without being read.
     """
-    parts: list[tuple[int, int]] = []
-    at = 0
-    while at < size:
-        try:
-            at = os.lseek(fd, at, os.SEEK_DATA)
-        except OSError:  # ENXIO: only a hole up to the end
-            break
-        parts.append((at, min(size, os.lseek(fd, at, os.SEEK_HOLE))))
-        at = parts[-1][1]
-    for begin, end in reversed(parts):
+    for begin, end in reversed(_data_parts(fd, 0, size)):
         while end > begin:
             block = os.pread(fd, min(len(_ZEROS), end - begin), max(begin, end - len(_ZEROS)))
             used = len(block.rstrip(b"\0"))
@@ -165,6 +157,27 @@ def data_end(fd: int, size: int) -> int:
                 return end - len(block) + used
             end -= len(block)
     return 0
+
+
+def _data_parts(fd: int, start: int, size: int, most: int = sys.maxsize) -> list[tuple[int, int]]:
+    """Return the first parts of a file that may have data, as begin and end, from ``start`` to ``size``.
+
+    They must be known before one of them is read: in spite of the advice, the system reads ahead where an earlier read
+    has left its mark in the page cache, and so each read of reserved space would make another part.
+    """
+    parts: list[tuple[int, int]] = []
+    at = start
+    while at < size and len(parts) < most:
+        try:
+            begin = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            break  # only a hole up to the end
+        at = min(size, os.lseek(fd, begin, os.SEEK_HOLE))
+        if begin < at:
+            parts.append((begin, at))
+    return parts
 
 
 def clear_from(path: Path, at: int, size: int) -> None:
