@@ -53,6 +53,8 @@ class BrokerContext:
     answers: SendAnswers
     schedule_round: Callable[[], None]
     """Starts a round unless one has started, so that the functions for the end of a round are called soon."""
+    at_end_of_round: Callable[[Callable[[], None]], None]
+    """Calls a function at the end of this round, before the responses of the round are written."""
     limiter: Limiter
     """The quotas of accounts, addresses and groups."""
     archived: ArchivedMessages | None

@@ -407,6 +407,7 @@ class Broker:
             failed=FailedMessages(self.topics, self.groups),
             answers=answers,
             schedule_round=self.server.schedule_round,
+            at_end_of_round=self.server.at_end_of_round,
             limiter=self.limiter,
             archived=self.archived,
             address=self.address,

@@ -164,6 +164,8 @@ class RemotingServer:
         """True if a socket has received data since the last round."""
         self._dirty: list[ServerConnection] = []
         self._resume: list[ServerConnection] = []
+        self._at_end: list[Callable[[], None]] = []
+        """Functions to call once, at the end of this round."""
         self.round_is_scheduled = False
         """True from the first request in a round until the end of the round."""
         self._round_ends = 0.0
@@ -291,6 +293,11 @@ class RemotingServer:
                 self.path.latency.begin_round()
             self._loop.call_soon(self._end_round)
 
+    def at_end_of_round(self, work: Callable[[], None]) -> None:
+        """Call a function once, at the end of this round, before the responses of the round are written."""
+        self._at_end.append(work)
+        self.schedule_round()
+
     @property
     def round_is_over(self) -> bool:
         """Return whether the connections have used up the time of the current round."""
@@ -300,6 +307,10 @@ class RemotingServer:
         self.round_is_scheduled = False
         for end in self.end_of_round:
             end()
+        if self._at_end:
+            works, self._at_end = self._at_end, []
+            for work in works:
+                work()
         dirty = self._dirty
         if dirty:
             self._dirty = []

@@ -8,7 +8,8 @@ from typing import cast
 import pytest
 
 from cometmq.broker.clients.client_lines import NAMED_IN_A_PERIOD, ClientLines
-from cometmq.broker.tables.clients import ClientChannel, ClientRegistry
+from cometmq.broker.tables.clients import ClientRegistry
+from cometmq.broker.tables.consumer_group import ClientChannel
 from cometmq.message.names import TOOLS_GROUP
 from cometmq.remoting.bodies import ConsumerData
 from cometmq.remoting.server_connection import ServerConnection

@@ -360,12 +360,18 @@ async def test_thousands_of_members_that_join_at_once_get_few_notices_each(
         return connection
 
     monkeypatch.setattr(ServerConnection, "write", count)
-    joined = [join() for _ in range(2_000)]
-    small = LARGE_GROUP_MEMBERS * (LARGE_GROUP_MEMBERS + 1) // 2
-    assert notified.total() == small + LARGE_GROUP_MEMBERS + 1, "members of a small group are notified at once"
+    joined = [join() for _ in range(LARGE_GROUP_MEMBERS)]
+    assert notified == {joined[0]: 1}, "a first change is told at once, further ones of its round are told together"
+    await settle()
+    assert notified == Counter(joined) + Counter(joined[:1])
+    notified.clear()
+    joined.append(join())
+    assert notified == Counter(joined), "after a quiet round they are notified at once"
+    joined += [join() for _ in range(2_000)]
+    await settle()
+    assert notified == Counter(joined[: LARGE_GROUP_MEMBERS + 1]), "a large group rests for longer"
     clock.advance(1)
-    assert notified.total() == small + LARGE_GROUP_MEMBERS + 1 + len(joined), "each of the large group once more"
-    assert set(notified) == set(joined)
+    assert notified == Counter(joined[: LARGE_GROUP_MEMBERS + 1]) + Counter(joined)
     clock.advance(1)
     notified.clear()
     joined.append(join())

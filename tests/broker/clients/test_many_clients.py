@@ -19,7 +19,8 @@ import cometmq.broker.tables.clients
 from cometmq.broker.controller import Broker
 from cometmq.broker.limits import CLIENT_EXPIRY_SECONDS, CLIENTS_PER_SLICE, LARGE_HEARTBEAT_BYTES, SLICED_WORKS
 from cometmq.broker.slices import do_in_slices
-from cometmq.broker.tables.clients import ClientChannel, ClientRegistry
+from cometmq.broker.tables.clients import ClientRegistry
+from cometmq.broker.tables.consumer_group import ClientChannel
 from cometmq.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData, encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.server_connection import ServerConnection

@@ -15,7 +15,7 @@ from cometmq.broker.limits import (
     QUEUES_PER_SLICE,
 )
 from cometmq.broker.slices import Steps, list_in_slices, names_in_slices, run_in_slices, table_in_slices
-from cometmq.broker.tables.clients import ClientChannel
+from cometmq.broker.tables.consumer_group import ClientChannel
 from cometmq.broker.tables.group_attributes import changed_group
 from cometmq.broker.tables.table_writer import change_response
 from cometmq.broker.tables.topic_attributes import TopicAttributeError

@@ -24,7 +24,7 @@ from cometmq.broker.limits import (
     MAX_STATUS_ANSWERS_BYTES,
 )
 from cometmq.broker.stored_access import may_access_at, not_found
-from cometmq.broker.tables.clients import ClientChannel
+from cometmq.broker.tables.consumer_group import ClientChannel
 from cometmq.limits import WRITE_LOW_WATER_BYTES
 from cometmq.message.ids import decode_offset_msg_id
 from cometmq.remoting.admin_bodies import GetConsumerStatusBody

@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from cometmq.broker.tables.clients import ClientChannel, ClientRegistry
+from cometmq.broker.tables.clients import ClientRegistry
+from cometmq.broker.tables.consumer_group import ClientChannel
 from cometmq.message.names import SYSTEM_GROUPS
 
 _log = logging.getLogger(__name__)

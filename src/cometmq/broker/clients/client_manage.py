@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -27,7 +27,8 @@ from cometmq.broker.limits import (
 from cometmq.broker.pull.consumer_filters import ConsumerFilterManager, is_tag_type
 from cometmq.broker.pull.filters import SubscriptionError, not_supported_remark, parse_sql
 from cometmq.broker.slices import Steps, batches, run_in_slices
-from cometmq.broker.tables.clients import ConsumerGroup, ConsumerManager, selection_chars
+from cometmq.broker.tables.clients import ConsumerManager
+from cometmq.broker.tables.consumer_group import ConsumerGroup, selection_chars
 from cometmq.clock import Clock
 from cometmq.limits import MAX_CLIENT_ID_CHARS
 from cometmq.message.names import check_group, check_topic, retry_topic
@@ -70,7 +71,7 @@ class ClientManageProcessor:
     def __init__(self, broker: BrokerContext, filters: ConsumerFilterManager) -> None:
         self._broker = broker
         self._filters = filters
-        self._notices = GroupNotices(broker.clients.consumers, clock=broker.clock)
+        self._notices = GroupNotices(broker.clients.consumers, broker.at_end_of_round, clock=broker.clock)
         broker.clients.consumers.on_change.append(self._notify)
 
     @answers(
@@ -186,16 +187,24 @@ class GroupNotices:
 
     If a group changes again before its notices are sent, its members are notified only once. Each round of the loop
     sends only a few notices, since a client that leaves hundreds of groups with hundreds of members each causes many.
-    After its notices, a large group rests for a time that grows with the number of its members. Its changes in this
-    time cause one notice for each member, so thousands of members that join at once do not cause millions of notices.
+    After its notices, a group rests: a small one until the end of the round, a large one for a time that grows with the
+    number of its members. Its changes in this time cause one notice for each member, so thousands of members that join
+    at once do not cause millions of notices.
+
+    :param at_end_of_round: calls a function at the end of this round.
     """
 
-    def __init__(self, consumers: ConsumerManager, *, clock: Clock) -> None:
+    def __init__(
+        self, consumers: ConsumerManager, at_end_of_round: Callable[[Callable[[], None]], None], *, clock: Clock
+    ) -> None:
         self._clock = clock
         self._consumers = consumers
+        self._at_end_of_round = at_end_of_round
         self._changed: dict[str, None] = {}
         self._resting: dict[str, bool] = {}
-        """Large groups that rest, and whether they have changed meanwhile."""
+        """Groups that rest, and whether they have changed meanwhile."""
+        self._small: list[str] = []
+        """The groups among them that rest until the end of this round."""
         self._work: Iterator[None] | None = None
         """Notices to be sent in a later round."""
 
@@ -205,6 +214,9 @@ class GroupNotices:
             self._resting[group_name] = True
             return
         self._changed[group_name] = None
+        self._begin()
+
+    def _begin(self) -> None:
         if self._work is None:
             self._continue(self._send_all())
 
@@ -236,16 +248,26 @@ class GroupNotices:
                 yield
 
     def _let_rest(self, group: ConsumerGroup) -> None:
-        """Combine the further changes of a large group for a time."""
+        """Combine the further changes of a group for a time."""
+        self._resting[group.name] = False
         members = len(group.channels)
         if members > LARGE_GROUP_MEMBERS:
-            self._resting[group.name] = False
             rest_s = min(members * NOTICES_REST_SECONDS, MAX_NOTICES_REST_SECONDS)
-            self._clock.call_later(rest_s, self._has_rested, group.name)
+            self._clock.call_later(rest_s, self._have_rested, [group.name])
+            return
+        if not self._small:
+            self._at_end_of_round(self._small_have_rested)
+        self._small.append(group.name)
 
-    def _has_rested(self, group_name: str) -> None:
-        if self._resting.pop(group_name):
-            self.send(group_name)
+    def _small_have_rested(self) -> None:
+        small, self._small = self._small, []
+        self._have_rested(small)
+
+    def _have_rested(self, names: Iterable[str]) -> None:
+        for name in names:
+            if self._resting.pop(name):
+                self._changed[name] = None
+        self._begin()
 
 
 def _language(request: Request[Any]) -> str:

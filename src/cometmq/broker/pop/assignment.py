@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import MAX_ASSIGNMENT_BYTES, MAX_CACHED_ROUTES, ROUTE_SECONDS
 from cometmq.broker.pop.request_modes import POP, PULL, MessageRequestModeManager, RequestMode
-from cometmq.broker.tables.clients import BROADCASTING
+from cometmq.broker.tables.consumer_group import BROADCASTING
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.errors import CometMQError
 from cometmq.message.hosts import split_addresses

@@ -26,7 +26,7 @@ from cometmq.broker.limits import MAX_OWNED_GROUPS_OF_CONNECTION
 from cometmq.broker.pop.entries import Changed
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.state import PopQueue
-from cometmq.broker.tables.clients import ClientChannel
+from cometmq.broker.tables.consumer_group import ClientChannel
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.periodic import Alarm
 from cometmq.remoting.codes import ResponseCode

@@ -25,7 +25,7 @@ from cometmq.broker.limits import (
 from cometmq.broker.pull.consumer_filters import ConsumerFilterManager, is_tag_type
 from cometmq.broker.pull.expired_messages import ExpiredMessages
 from cometmq.broker.pull.filter_scan import FilterScan
-from cometmq.broker.tables.clients import BROADCASTING
+from cometmq.broker.tables.consumer_group import BROADCASTING
 from cometmq.broker.turn.targets import TOPIC_HELP, RefusedError
 from cometmq.errors import CometMQError
 from cometmq.filter import SQL92, FilterError, Selector, parse_selector

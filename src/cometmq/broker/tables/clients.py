@@ -9,10 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
-from typing import Final
-
-import msgspec
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
 from cometmq.broker.limits import (
     CLIENT_EXPIRY_SECONDS,
@@ -20,118 +17,20 @@ from cometmq.broker.limits import (
     MAX_GROUP_MEMBERS,
     MAX_GROUPS,
     MAX_LIVE_SUBSCRIPTION_CHARS,
-    SUBSCRIPTION_OVERHEAD_CHARS,
 )
+from cometmq.broker.tables.consumer_group import ClientChannel, ConsumerGroup, contradiction_of, subscription_chars
 from cometmq.clock import Clock
 from cometmq.loop import finish
 from cometmq.multimap import MultiMap
-from cometmq.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from cometmq.remoting.bodies import ConsumerData, HeartbeatData
 from cometmq.remoting.server_connection import ServerConnection
 
 _log = logging.getLogger(__name__)
-BROADCASTING: Final = "BROADCASTING"
-
-
-class ClientChannel(msgspec.Struct, eq=False):
-    """A client on a connection, as described by its last heartbeat (``ClientChannelInfo``)."""
-
-    connection: ServerConnection
-    client_id: str
-    language: str
-    version: int
-    last_update: float
-    """Time of the last heartbeat in monotonic seconds."""
-    last_update_ms: int
-    """Time of the last heartbeat in milliseconds since 1970, for tools."""
-
-
-class ConsumerGroup(msgspec.Struct, eq=False):
-    """The live members of one consumer group and their subscriptions (``ConsumerGroupInfo``)."""
-
-    name: str
-    consume_type: str
-    message_model: str
-    consume_from_where: str
-    subscriptions: dict[str, SubscriptionData]
-    channels: dict[ServerConnection, ClientChannel]
-    subscription_chars: int = 0
-    """Size of the subscriptions, as calculated by :func:`subscription_chars`."""
-    contradiction: str = ""
-    """The last logged difference in subscriptions, so that it is not logged again at each heartbeat."""
-
-    @property
-    def client_ids(self) -> list[str]:
-        """Return the client IDs of all channels; a client with two connections appears twice."""
-        return [channel.client_id for channel in self.channels.values()]
-
-    def subscribe(self, subscriptions: Iterable[SubscriptionData]) -> bool:
-        """Apply the subscriptions in a heartbeat; return whether the set of topics changed.
-
-        A newer version of a subscription replaces the old one; this does not count as a change.
-        """
-        changed = False
-        named: set[str] = set()
-        for subscription in subscriptions:
-            named.add(subscription.topic)
-            old = self.subscriptions.get(subscription.topic)
-            if old is None:
-                changed = True
-            if old is None or subscription.sub_version > old.sub_version:
-                self.subscriptions[subscription.topic] = subscription
-        for topic in [topic for topic in self.subscriptions if topic not in named]:
-            del self.subscriptions[topic]
-            changed = True
-        return changed
-
-    def has_applied(self, subscriptions: Collection[SubscriptionData]) -> bool:
-        """Return whether :meth:`subscribe` would change nothing: no other member has sent other topics since."""
-        known = self.subscriptions
-        return len(known) == len(subscriptions) and all(
-            (old := known.get(one.topic)) is not None and old.sub_version >= one.sub_version for one in subscriptions
-        )
-
-
-def contradiction_of(group: ConsumerGroup, data: ConsumerData) -> str:
-    """Describe how a heartbeat's subscriptions differ from those of other members, or return an empty string.
-
-    The text does not depend on the order of the members.
-    """
-    wanted = {found.topic: f"{found.expression_type} {found.sub_string}" for found in data.subscription_data_set}
-    known = {topic: f"{found.expression_type} {found.sub_string}" for topic, found in group.subscriptions.items()}
-    if wanted == known:
-        return ""
-    topic = min(topic for topic in wanted.keys() | known.keys() if wanted.get(topic) != known.get(topic))
-    first, second = sorted((wanted.get(topic, "no subscription"), known.get(topic, "no subscription")))
-    return f"topic {topic}: one member has {first}, another has {second}"
 
 
 GroupChanged = Callable[[ConsumerGroup], None]
 MemberMoved = Callable[[str, ClientChannel, bool], None]
 """Callback whose arguments are a group, a client, and True if the client joined the group or False if it left."""
-
-
-def subscription_chars(subscription: SubscriptionData) -> int:
-    """Return a subscription's size for the limit, including weights for the subscription, its tags and its tag
-    codes.
-    """
-    codes = subscription.code_set
-    return (
-        SUBSCRIPTION_OVERHEAD_CHARS
-        + len(subscription.topic)
-        + len(subscription.expression_type)
-        + selection_chars(subscription)
-        + 8 * (len(subscription.tags_set) + len(codes))
-    )
-
-
-def selection_chars(subscription: SubscriptionData) -> int:
-    """Return the number of characters in a subscription's expression, tags and tag codes."""
-    codes = subscription.code_set
-    return (
-        len(subscription.sub_string)
-        + sum(map(len, subscription.tags_set))
-        + sum(len(code) if isinstance(code, str) else code.bit_length() // 3 for code in codes)
-    )
 
 
 class Heartbeats:
@@ -204,6 +103,8 @@ class ConsumerManager:
             group = self._groups.get(data.group_name)
             groups += group is None
             members += group is None or connection not in group.channels
+            if group is not None and group.has_applied(data.subscription_data_set):
+                continue
             chars += sum(map(subscription_chars, data.subscription_data_set))
             chars -= 0 if group is None else group.subscription_chars
         return (
@@ -230,14 +131,19 @@ class ConsumerManager:
         self._members += joined
         group.channels[channel.connection] = channel
         self._names_of.add(channel.connection, data.group_name)
-        subscribed = group.subscribe(data.subscription_data_set)
-        self._chars -= group.subscription_chars
-        group.subscription_chars = sum(map(subscription_chars, group.subscriptions.values()))
-        self._chars += group.subscription_chars
+        subscribed = not group.has_applied(data.subscription_data_set) and self._subscribe(group, data)
         if joined:
             _notify_listeners(self.on_move, data.group_name, channel, True)
         if subscribed or joined:
             self._changed(group)
+
+    def _subscribe(self, group: ConsumerGroup, data: ConsumerData) -> bool:
+        """Apply the subscriptions in a heartbeat; return whether the set of the group's topics changed."""
+        subscribed = group.subscribe(data.subscription_data_set)
+        self._chars -= group.subscription_chars
+        group.subscription_chars = sum(map(subscription_chars, group.subscriptions.values()))
+        self._chars += group.subscription_chars
+        return subscribed
 
     def renew(self, group_name: str, before: ClientChannel, after: ClientChannel) -> None:
         """Replace a member's heartbeat by one that differs only in its time."""
