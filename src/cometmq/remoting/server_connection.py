@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Final, cast
 
@@ -23,7 +22,7 @@ from cometmq.limits import (
     WRITE_HIGH_WATER_BYTES,
     WRITE_LOW_WATER_BYTES,
 )
-from cometmq.message.hosts import encode_host, format_address, stored_ip, unmapped
+from cometmq.message.hosts import decode_host, encode_host, format_address, unmapped
 from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand, request_command
 from cometmq.remoting.connections.descriptor import NO_DESCRIPTOR, descriptor_of
 from cometmq.remoting.connections.owner import ConnectionOwner
@@ -120,12 +119,10 @@ class ServerConnection(asyncio.Protocol):
         # uvloop's transports implement asyncio.Transport without inheriting from it.
         self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername") or ("0.0.0.0", 0)
-        self.peer_ip, self.peer_port = stored_ip(str(peer[0])) or str(peer[0]), int(peer[1])
-        self.peer_bytes = encode_host(self.peer_ip, self.peer_port)
-        self.remote_address = format_address(unmapped(str(peer[0])), self.peer_port)
-        sock = transport.get_extra_info("socket")
-        if sock is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        host, self.peer_port = unmapped(str(peer[0])), int(peer[1])
+        self.peer_bytes = encode_host(host, self.peer_port)
+        self.peer_ip = decode_host(self.peer_bytes)[0]  # without the zone of a link-local address
+        self.remote_address = format_address(host, self.peer_port)
         transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
         self._socket_fd = self._fd = descriptor_of(transport)
         self.renew_taker()
@@ -201,14 +198,20 @@ class ServerConnection(asyncio.Protocol):
                     self.direct_fd = self._fd
                     return
             self._decoder.begin(data, taken)
-        else:
-            self._decoder.push(data)
+            self.direct_fd = NO_DESCRIPTOR
+            self._drain(is_for_taker=False)
+            return
+        self._decoder.push(data)
         self.direct_fd = NO_DESCRIPTOR
         self._drain()
 
     # --- requests -----------------------------------------------------------------------------
 
-    def _drain(self) -> None:
+    def _drain(self, *, is_for_taker: bool = True) -> None:
+        """Handle the frames that have arrived.
+
+        :param is_for_taker: False if the taker has refused the first frame.
+        """
         if self._draining or self._waits_for_round:
             return
         server = self._server
@@ -231,8 +234,9 @@ class ServerConnection(asyncio.Protocol):
                         break
                     look, ends = FRAMES_PER_LOOK, now + ROUND_SECONDS if ends is None else ends
                 look -= 1
-                if taker is not None:
+                if taker is not None and is_for_taker:
                     decoder.pass_to(taker)
+                is_for_taker = True
                 frame = decoder.next()
                 if frame is None:
                     self._count_unfinished(decoder.pending)

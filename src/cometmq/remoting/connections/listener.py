@@ -131,6 +131,8 @@ class ConnectionLimit:
         self._limit = most
         self._uncounted = 0
         """Number of connections accepted since descriptors were last counted."""
+        self._most_uncounted = 0
+        """Number of connections after which descriptors are counted again."""
         self._refused = 0
         """Number of connections refused since the last report."""
 
@@ -140,7 +142,7 @@ class ConnectionLimit:
         :param opened: the number of open connections.
         """
         self._uncounted += 1
-        if self._uncounted > descriptors.kept_for_files() // _COUNTS_OF_RESERVE:
+        if self._uncounted > self._most_uncounted:
             self.count_descriptors(opened)
         if opened < self._limit:
             return True
@@ -153,7 +155,9 @@ class ConnectionLimit:
         """Adapt the limit to the number of free descriptors."""
         self._uncounted = 0
         others = max(descriptors.in_use() - opened, 0)
-        free = descriptors.limit() - others - descriptors.kept_for_files()
+        kept = descriptors.kept_for_files()
+        self._most_uncounted = kept // _COUNTS_OF_RESERVE
+        free = descriptors.limit() - others - kept
         self._limit = max(min(self._most, free), 1)
 
     def report(self, seconds: float) -> None:

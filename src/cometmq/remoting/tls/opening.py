@@ -14,8 +14,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
 
-from cometmq.clock import Clock, TimerHandle
+from cometmq.clock import Clock
 from cometmq.limits import HANDSHAKE_SECONDS
+from cometmq.periodic import Deadline, Deadlines
 from cometmq.remoting.connections.listener import close_all
 from cometmq.remoting.tls.server import ServerTls
 from cometmq.remoting.tls.transport import TlsTransport
@@ -43,6 +44,8 @@ class OpeningConnections:
         self.tls: Final = tls
         self.clock: Final = clock
         self.silence_s: Final = silence_s
+        self.deadlines: Final = Deadlines(clock=clock)
+        """Ends the connections that are silent for too long."""
         self._unopened: deque[socket.socket] = deque()
         """Accepted sockets that wait for their transport, the oldest first."""
         self._open: dict[_Opening, asyncio.Task[None]] = {}
@@ -122,12 +125,12 @@ class OpeningConnections:
 class _Opening(asyncio.Protocol):
     """A connection whose protocol is not yet known."""
 
-    __slots__ = ("_owner", "_timer", "_transport")
+    __slots__ = ("_deadline", "_owner", "_transport")
 
     def __init__(self, owner: OpeningConnections) -> None:
         self._owner = owner
         self._transport: asyncio.Transport | None = None
-        self._timer: TimerHandle | None = None
+        self._deadline: Deadline | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the connection's first bytes, or for its first bytes inside TLS."""
@@ -144,8 +147,6 @@ class _Opening(asyncio.Protocol):
         elif data[0] == _TLS_HANDSHAKE:
             if owner.tls.accepts_tls:
                 self._abort_after(HANDSHAKE_SECONDS)
-                sock = transport.get_extra_info("socket")
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 TlsTransport(transport, self, owner.tls, owner.clock).start(data)
             else:
                 self._refuse("it uses TLS (tls.server.mode=disabled)")
@@ -180,8 +181,7 @@ class _Opening(asyncio.Protocol):
 
     def abort(self) -> None:
         """Abort the connection."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._cancel_deadline()
         if self._transport is not None:
             self._owner.ends(self)
             self._transport.abort()
@@ -193,11 +193,13 @@ class _Opening(asyncio.Protocol):
         self.abort()
 
     def _abort_after(self, seconds: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._owner.clock.call_later(seconds, self.abort)
+        self._cancel_deadline()
+        self._deadline = self._owner.deadlines.after(seconds, self.abort)
+
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
 
     def _forget(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._cancel_deadline()
         self._owner.gone(self)
