@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
+from tests.helpers.sockets import open_sockets
 from tests.helpers.waiting import until, wait_for
 
 from cometmq.client import (
@@ -34,10 +35,6 @@ from cometmq.client.sync import (
 )
 from cometmq.remoting.blocking import BlockingConnection
 from cometmq.testing import Cluster, SyncCluster
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 @contextmanager
@@ -112,11 +109,11 @@ async def test_a_forgotten_client_warns_and_its_connections_end(
     async with Cluster() as cluster:
         await cluster.create_topic("orders", queues=2)
         await asyncio.sleep(0)
-        before, tasks = descriptors(), len(asyncio.all_tasks())
+        before, tasks = open_sockets(), len(asyncio.all_tasks())
         with warned(name, times=3):
             for _ in range(3):
                 await forget(cluster)
-        await until(lambda: descriptors() <= before, timeout_s=10)
+        await until(lambda: open_sockets() <= before, timeout_s=10)
         await until(lambda: len(asyncio.all_tasks()) <= tasks, timeout_s=10)
         await until(lambda: not cluster.broker(0).clients.consumers.get("g"), timeout_s=10)
 
@@ -172,10 +169,10 @@ def test_a_client_whose_event_loop_has_ended_warns() -> None:
 
     with SyncCluster() as cluster:
         cluster.create_topic("orders", queues=1)
-        before = descriptors()
+        before = open_sockets()
         with warned("Producer"):
             asyncio.run(run(cluster.namesrv_address))
-        wait_for(lambda: descriptors() <= before, "descriptors are closed", 10)
+        wait_for(lambda: open_sockets() <= before, "its sockets are closed", 10)
 
 
 def test_forgotten_clients_without_await_warn_and_their_connections_end() -> None:
@@ -183,10 +180,10 @@ def test_forgotten_clients_without_await_warn_and_their_connections_end() -> Non
         cluster.create_topic("orders", queues=1)
         address = cluster.namesrv_address
         with SyncAdmin(address) as admin:
-            admin.topics()  # the loop of these clients has its own descriptors
-            open_ones = descriptors()
-        wait_for(lambda: descriptors() <= open_ones - 2, "both ends of the connection are closed", 10)
-        before = descriptors()
+            admin.topics()  # the loop of these clients has its own sockets
+            open_ones = open_sockets()
+        wait_for(lambda: open_sockets() <= open_ones - 2, "both ends of the connection are closed", 10)
+        before = open_sockets()
 
         def producer() -> None:
             one = SyncProducer("p", address)
@@ -221,7 +218,7 @@ def test_forgotten_clients_without_await_warn_and_their_connections_end() -> Non
         }.items():
             with warned(name):
                 forget()
-            wait_for(lambda: descriptors() <= before, f"descriptors of {name} are closed", 10)
+            wait_for(lambda: open_sockets() <= before, f"sockets of {name} are closed", 10)
 
 
 def test_a_child_process_leaves_the_clients_of_its_parent_alone() -> None:
@@ -245,10 +242,10 @@ def test_a_child_process_leaves_the_clients_of_its_parent_alone() -> None:
 
 def test_a_forgotten_blocking_connection_warns_and_closes() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        before = descriptors()
+        before = open_sockets()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ResourceWarning)
             BlockingConnection(f"127.0.0.1:{server.getsockname()[1]}")
             gc.collect()
         assert "unclosed <socket" in str(caught[0].message)
-        assert descriptors() <= before
+        assert open_sockets() <= before

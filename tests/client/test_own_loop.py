@@ -93,7 +93,8 @@ async def clients() -> AsyncIterator[dict[type, Any]]:
 def test_every_public_client_is_tested() -> None:
     public = {one for one in vars(cometmq.client).values() if isinstance(one, type) and issubclass(one, OwnLoop)}
     ours = {kind for kind in descendants(OwnLoop) if kind.__module__.startswith("cometmq.")}
-    assert public | {kind for kind in ours if not kind.__subclasses__()} <= {*CLIENTS}
+    last = {kind for kind in ours if not kind.__subclasses__() and not kind.__name__.startswith("_")}
+    assert public | last <= {*CLIENTS}
 
 
 @pytest.mark.parametrize("kind", CLIENTS)

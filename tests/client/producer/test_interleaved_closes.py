@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from random import Random
 
 import pytest
 from tests.helpers.interleaving import interleaved
+from tests.helpers.sockets import open_sockets
 from tests.helpers.waiting import until
 
 from cometmq.client import (
@@ -105,10 +105,7 @@ async def test_a_transaction_that_was_begun_before_a_close_is_ended_before_it(
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_no_connection_stays_open_after_a_close(cluster: Cluster, seed: int) -> None:
-    def descriptors() -> int:
-        return len(os.listdir("/proc/self/fd"))
-
-    before = descriptors()
+    before = open_sockets()
     with interleaved(seed) as random:
         for _ in range(5):
             client = RemotingClient()
@@ -121,7 +118,7 @@ async def test_no_connection_stays_open_after_a_close(cluster: Cluster, seed: in
             await client.close()
             outcomes = await asyncio.gather(*asked, return_exceptions=True)
             assert all(not isinstance(one, BaseException) or isinstance(one, CometMQError) for one in outcomes)
-    await until(lambda: descriptors() <= before, timeout_s=10)
+    await until(lambda: open_sockets() <= before, timeout_s=10)
 
 
 async def test_a_close_that_is_cancelled_goes_on(cluster: Cluster, clock: VirtualClock) -> None:
