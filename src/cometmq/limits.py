@@ -143,8 +143,10 @@ archive 100 MB, decompressed bodies 64 MiB, and a reserve. Tests check the limit
 MAX_SPARK_BATCH_BODY_BYTES: Final = 64 * 1024 * 1024
 """Maximum total size of decompressed bodies in one Arrow batch. Further bodies go into the next batch, so that bombs
 cannot fill an executor."""
-MAX_SINK_IN_FLIGHT_BYTES: Final = 8 * 1024 * 1024
-"""Maximum total size of a sink task's unacknowledged messages: half of MAX_UNFLUSHED_CONNECTION_BYTES."""
+MAX_SINK_IN_FLIGHT_BYTES: Final = 2 * 1024 * 1024
+"""Maximum total size of a sink task's unacknowledged messages, so that they fit into the processor's caches: of 1 KB in
+8 or 16 queues, a broker needs 2.3 and 2.2 us of processor time for a message, instead of 2.9 and 3.6 us with 8 MB. Must
+be less than MAX_UNFLUSHED_CONNECTION_BYTES."""
 MASK_KEYS_CACHED: Final = 100_000
 """Maximum number of subject keys in the cache of a mask job's worker, with about 300 bytes each; a full cache is
 emptied."""

@@ -11,6 +11,7 @@ import pytest
 from tests.spark.sinking import rows_of
 
 from cometmq.client.blocking.outbox import Delivered
+from cometmq.limits import MAX_SINK_IN_FLIGHT_BYTES
 from cometmq.remoting.bodies import BrokerData, QueueData, TopicRouteData, encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand, decode_command
@@ -86,14 +87,15 @@ def peer() -> Iterator[Peer]:
     thread.join(60)
 
 
-def deliver(address: str, count: int = 5, queues: int = 1, **more: str) -> Delivered:
+def deliver(address: str, count: int = 5, queues: int = 1, body_bytes: int = 1, **more: str) -> Delivered:
     """Send ``count`` rows to a broker at that address."""
     options = parse_sink_options({"namesrvAddr": address, "topic": "T", "sendTimeoutMs": "3000"} | more)
     identity = TaskIdentity("q", 0, 0)
     route = WriteRoute(tuple(Queue("T", "b", number) for number in range(queues)), {"b": address})
     routes = Routes(options, {"T": route})
     delivery = Delivery(options, routes, RowSelection())
-    rows = rows_of([{"body": b"%d" % number, "queueId": number % queues} for number in range(count)])
+    bodies = [(b"%d" % number).ljust(body_bytes) for number in range(count)]
+    rows = rows_of([{"body": body, "queueId": number % queues} for number, body in enumerate(bodies)])
     try:
         for chunk in Placing(options, routes, 0).chunks(encode_rows(rows, 0, identity, options)):
             delivery.deliver(chunk)
@@ -167,6 +169,13 @@ def test_a_broker_that_says_nothing_fails_the_task_in_time(peer: Peer) -> None:
     address, _ = peer(*[SAY_NOTHING] * 100)
     with pytest.raises(SinkError, match=r"broker b does not respond: .* did not respond in time"):
         deliver(address, sendTimeoutMs="300")
+
+
+def test_the_bytes_that_wait_for_answers_are_limited(peer: Peer) -> None:
+    address, seen = peer(*[SAY_NOTHING] * 100)
+    with pytest.raises(SinkError, match="did not respond in time"):
+        deliver(address, count=40, queues=40, body_bytes=100_000, sendTimeoutMs="300")
+    assert sum(len(request.body) for request in seen) <= MAX_SINK_IN_FLIGHT_BYTES
 
 
 def test_what_tasks_did_is_told_in_one_line() -> None:

@@ -88,9 +88,21 @@ def test_small_batches_are_one_partition(messages: int, at_least: int, expected:
 
 
 @pytest.mark.parametrize(
-    ("messages", "mean_bytes", "expected"), [(100_000_000, 100, 400), (100_000_000, 1342, 1000), (1000, 1 << 22, 32)]
+    ("messages", "mean_bytes", "cores", "expected"),
+    [
+        (100_000_000, 100, 2, 400),
+        (100_000_000, 1342, 2, 1000),
+        (1000, 1 << 22, 2, 32),
+        (600_000, 1200, 2, 6),
+        (700_000, 1200, 2, 8),  # seven parts are enough, but then one core would read the last one alone
+        (700_000, 1200, 16, 16),
+        (1000, 1 << 22, 31, 62),
+    ],
 )
-def test_large_batches_are_cut_by_messages_or_by_bytes(messages: int, mean_bytes: int, expected: int) -> None:
+def test_large_batches_are_cut_by_messages_or_by_bytes(
+    monkeypatch: pytest.MonkeyPatch, messages: int, mean_bytes: int, cores: int, expected: int
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
     assert partition_count(messages, messages * mean_bytes, 1, MAX_PARTITION_BYTES) == expected
 
 

@@ -61,8 +61,9 @@ def test_min_partitions_cut_a_queue(topics: Topics, options: MakeOptions) -> Non
     assert rows(reader, partitions) == everything(100)
 
 
-def test_partitions_are_cut_by_bytes(topics: Topics, options: MakeOptions) -> None:
+def test_partitions_are_cut_by_bytes(monkeypatch: pytest.MonkeyPatch, topics: Topics, options: MakeOptions) -> None:
     """A few large messages weigh as much as many small ones, in other queues and within one."""
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
     topic = topics.create(queues=2)
     topics.send(topic, 0, [bytes(100)] * 1400 + [bytes(5_000)] * 600)
     topics.send(topic, 1, [bytes(100)] * 2000)

@@ -76,14 +76,17 @@ def limit_bytes(start: Offsets, end: Offsets, mean_sizes: Mapping[Queue, float],
 
 
 def partition_count(messages: int, size: float, at_least: int, most_bytes: int) -> int:
-    """Choose the number of Spark partitions: one for a small batch, the number of cores for a larger batch, and more
-    for a very large batch.
+    """Choose the number of Spark partitions: one for a small batch, the number of cores for a larger batch, and a
+    multiple of it for a very large batch, so that no core is idle while another one reads the last partition.
 
+    :param at_least: minimum number of partitions (``minPartitions``).
     :param size: approximate number of bytes of all records in the batch.
     :param most_bytes: maximum number of bytes in a partition (``maxPartitionBytes``).
     """
     wanted = max(-(-messages // SMALL_PARTITION), ceil(size / SMALL_PARTITION_BYTES))
-    return max(min(wanted, os.cpu_count() or 1), -(-messages // LARGE_PARTITION), ceil(size / most_bytes), at_least, 1)
+    cores = os.cpu_count() or 1
+    needed = max(-(-messages // LARGE_PARTITION), ceil(size / most_bytes))
+    return max(min(wanted, cores), ceil(needed / cores) * cores if needed > cores else needed, at_least, 1)
 
 
 def divide_ranges(pieces: Sequence[SizedRange], count: int) -> list[list[OffsetRange]]:
