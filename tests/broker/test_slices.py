@@ -152,7 +152,6 @@ async def test_slices_of_tables_give_the_answer_that_one_piece_gives(
     await give_offsets(broker, wide, groups=5, topics=20)
     asked = {"isOrder": "false", "consumerGroup": "g1"}
     whole = await wide.call(code, ext=asked)
-    monkeypatch.setattr(cometmq.broker.admin.offsets, "QUEUES_PER_SLICE", 7)
     monkeypatch.setattr(cometmq.broker.slices, "QUEUES_PER_SLICE", 7)
     monkeypatch.setattr(cometmq.broker.tables.consumer_offsets, "TABLE_ROWS_PER_SLICE", 7)
     sliced = await wide.call(code, ext=asked)

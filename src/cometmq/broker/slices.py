@@ -172,6 +172,23 @@ def do_in_slices(steps: Iterator[None]) -> None:
     _slice_queue().begin(step)
 
 
+class Slice:
+    """Counts the items that a slice handles: ``QUEUES_PER_SLICE`` queues, or others that cost as much."""
+
+    __slots__ = ("_left", "_size")
+
+    def __init__(self, size: int | None = None) -> None:
+        self._size = self._left = size or QUEUES_PER_SLICE
+
+    def ends_after(self, items: int = 1) -> bool:
+        """Count handled items; return whether they end the slice, so that the next one begins."""
+        self._left -= items
+        if self._left > 0:
+            return False
+        self._left = self._size
+        return True
+
+
 def slices(items: Iterable[T]) -> Iterator[list[T]]:
     """Split items into lists of at most ``QUEUES_PER_SLICE`` items, the number of queues that one slice reads."""
     return batches(items, QUEUES_PER_SLICE)

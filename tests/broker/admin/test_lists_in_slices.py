@@ -55,8 +55,6 @@ async def filled(broker: Broker, connect: Connect) -> Wire:
 def slice_by(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(cometmq.broker.slices, "QUEUES_PER_SLICE", size)
     monkeypatch.setattr(cometmq.broker.slices, "TABLE_ROWS_PER_SLICE", size)
-    monkeypatch.setattr(cometmq.broker.admin.groups, "QUEUES_PER_SLICE", size)
-    monkeypatch.setattr(cometmq.broker.admin.offsets, "QUEUES_PER_SLICE", size)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,8 @@ from cometmq.broker.limits import (
     MAX_LIST_BYTES,
     MAX_LISTED,
     MAX_TOPIC_QUEUES,
-    QUEUES_PER_SLICE,
 )
-from cometmq.broker.slices import Steps, list_in_slices, names_in_slices, run_in_slices, table_in_slices
+from cometmq.broker.slices import Slice, Steps, list_in_slices, names_in_slices, run_in_slices, table_in_slices
 from cometmq.broker.tables.consumer_group import ClientChannel
 from cometmq.broker.tables.group_attributes import changed_group
 from cometmq.broker.tables.table_writer import change_response
@@ -241,16 +240,14 @@ class GroupAdmin:
     def _all_producers(self) -> Steps:
         groups = self._broker.clients.producers.groups
         parts: list[bytes] = []
-        size = 0
+        part = Slice()
         for name in list(groups):
-            if size >= QUEUES_PER_SLICE:
-                size = 0
-                yield
             channels = groups.get(name)
             if channels is not None:
-                size += len(channels)
                 listed = yield from list_in_slices(map(_inform, list(channels.values())))
                 parts.append(b"%s:[%s]" % (encode_body(name), listed))
+                if part.ends_after(len(channels)):
+                    yield
         return Response(body=b'{"data":{%s}}' % b",".join(parts))
 
 

@@ -13,8 +13,7 @@ from cometmq import fastjson
 from cometmq.broker.admin.topics import DEFAULT_REMARK
 from cometmq.broker.archived.searches import NOT_NOW, find_first
 from cometmq.broker.context import BrokerContext
-from cometmq.broker.limits import QUEUES_PER_SLICE
-from cometmq.broker.slices import Steps, batches, members, run_in_slices, slices
+from cometmq.broker.slices import Slice, Steps, members, run_in_slices, slices
 from cometmq.broker.statistics.stats import GROUP_GET_NUMS
 from cometmq.broker.tables.queue_offsets import NO_OFFSET, QueueOffsets
 from cometmq.limits import MAX_FRAME_BYTES
@@ -92,16 +91,14 @@ class OffsetAdmin:
     def _correction(self, header: QueryCorrectionOffsetHeader) -> Steps:
         ignored = set((header.filter_groups or "").split(","))
         lowest: dict[int, int] = {}
-        size = 0
+        part = Slice()
         for group in self._broker.offsets.groups_of(header.topic) - ignored:
-            if size >= QUEUES_PER_SLICE:
-                size = 0
-                yield
             queues = self._broker.offsets.of_queues(group, header.topic)
-            size += len(queues)
             for queue_id, offset in queues.items():
                 if offset >= self._broker.store.extent(header.topic, queue_id)[0]:
                     lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
+            if part.ends_after(len(queues)):
+                yield
         for queue_id, offset in self._broker.offsets.of_queues(header.compare_group, header.topic).items():
             if lowest.get(queue_id, offset) > offset:
                 lowest[queue_id] = _OVERTAKEN
@@ -132,24 +129,23 @@ class OffsetAdmin:
         found = self._broker.offsets.of_group(header.src_group)
         names = [header.topic] if header.topic else (topic for topic, _ in found)
         online = self._broker.clients.consumers.get(header.src_group)
-        size = 0
+        part = Slice()
         for topic in names:
-            if size >= QUEUES_PER_SLICE:
-                size = 0
+            if part.ends_after():
                 yield
-            size += 1
             if self._broker.topics.get(topic) is None:
                 continue
             if not header.offline and online is not None and topic not in online.subscriptions:
                 continue
             queues = dict(self._broker.offsets.of_queues(header.src_group, topic))
-            size += len(queues)
             for queue_id, offset in queues.items():
                 if not self._broker.offsets.commit(header.dest_group, topic, queue_id, offset):
                     return Response(
                         ResponseCode.SYSTEM_ERROR,
                         remark="this broker already has the maximum number of consumer offsets",
                     )
+            if part.ends_after(len(queues)):
+                yield
         return Response()
 
     # --- reset --------------------------------------------------------------------------------
@@ -256,7 +252,7 @@ class OffsetAdmin:
         group = header.consumer_group
         consume_tps = 0.0
         topics: list[TopicConfig] = []
-        for some in batches(consumed_topics(self._broker, group, header.topic), QUEUES_PER_SLICE):
+        for some in slices(consumed_topics(self._broker, group, header.topic)):
             if topics:
                 yield
             for topic, _ in some:
@@ -285,16 +281,14 @@ class OffsetAdmin:
     def _has_too_many_queues(self, is_order: bool) -> Generator[None, None, bool]:
         """Return whether the groups have too many queues for one response."""
         room = MAX_FRAME_BYTES // _LEAST_QUEUE_BYTES
-        seen = 0
+        part = Slice()
         for group in list(self._broker.groups.table):
             for topic, _ in consumed_topics(self._broker, group):
                 if topic.order or not is_order:
                     room -= topic.write_queue_nums
                     if room < 0:
                         return True
-                seen += 1
-                if seen >= QUEUES_PER_SLICE:
-                    seen = 0
+                if part.ends_after():
                     yield
         return False
 
@@ -302,26 +296,22 @@ class OffsetAdmin:
         if (yield from self._has_too_many_queues(is_order)):
             return Response(ResponseCode.SYSTEM_ERROR, remark=_TOO_LARGE)
         listed: list[bytes] = []
-        total_diff = seen = size = 0
+        total_diff = size = 0
+        part = Slice()
         for group in list(self._broker.groups.table):
             progress: list[bytes] = []
-            seen += 1
             for topic, _ in consumed_topics(self._broker, group):
-                seen += 1
-                if seen >= QUEUES_PER_SLICE:
-                    seen = 0
+                if part.ends_after():
                     yield
                 if is_order and not topic.order:
                     continue
                 name = topic.topic_name
                 parts: list[bytes] = []
-                for queue_ids in batches(range(topic.write_queue_nums), QUEUES_PER_SLICE):
+                for queue_ids in slices(range(topic.write_queue_nums)):
                     table = {self._queue(name, at): self._offset(group, name, at) for at in queue_ids}
                     total_diff += sum(queue.broker_offset - queue.consumer_offset for queue in table.values())
                     parts.append(members(table))
-                    seen += len(queue_ids)
-                    if seen >= QUEUES_PER_SLICE:
-                        seen = 0
+                    if part.ends_after(len(queue_ids)):
                         yield
                 tps = self._broker.stats.per_minute(GROUP_GET_NUMS, f"{name}@{group}").tps
                 progress.append(b'{"consumeTps":%s,"offsetTable":{%s}}' % (encode_body(tps), b",".join(parts)))
@@ -329,8 +319,7 @@ class OffsetAdmin:
                 if size > MAX_FRAME_BYTES:
                     return Response(ResponseCode.SYSTEM_ERROR, remark=_TOO_LARGE)
             listed.append(b"{%s:[%s]}" % (encode_body(group), b",".join(progress)))
-            if seen >= QUEUES_PER_SLICE:
-                seen = 0
+            if part.ends_after():
                 yield
         return Response(
             body=b'{"brokerAddr":%s,"consumeStatsList":[%s],"totalDiff":%d}'

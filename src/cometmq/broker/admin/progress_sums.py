@@ -13,7 +13,7 @@ import msgspec
 from cometmq.broker.admin.offsets import consumed_topics
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import MAX_LIST_BYTES, MAX_PROGRESS_SUMS_BYTES, PAIRS_PER_SLICE
-from cometmq.broker.slices import Steps, batches, run_in_slices
+from cometmq.broker.slices import Slice, Steps, batches, run_in_slices
 from cometmq.broker.statistics.stats import GROUP_GET_NUMS
 from cometmq.remoting.admin_bodies import GroupSums, ProgressSumsQuestion, TopicProgress
 from cometmq.remoting.bodies import BodyError, decode_request
@@ -55,29 +55,26 @@ class ProgressSumsAdmin:
             yield
         groups: list[bytes] = []
         ends: dict[str, int] = {}
-        size = seen = 0
+        size = 0
+        part = Slice(PAIRS_PER_SLICE)
         for group in question.groups:
             members = self._broker.clients.consumers.get(group)
             sums = GroupSums(members=0 if members is None else len(members.channels))
             for topic, offsets in consumed_topics(self._broker, group):
                 name, queue_nums = topic.topic_name, topic.read_queue_nums
-                end = ends.get(name)
+                end, cost = ends.get(name), 1
                 if end is None:
                     end = ends[name] = self._end(name, queue_nums)
-                    seen += queue_nums // _QUEUES_OF_A_PAIR
+                    cost += queue_nums // _QUEUES_OF_A_PAIR
                 sums.topics[name] = TopicProgress(end, end - offsets.total(queue_nums))
                 sums.consume_tps += self._broker.stats.per_minute(GROUP_GET_NUMS, f"{name}@{group}").tps
-                seen += 1
-                if seen >= PAIRS_PER_SLICE:
-                    seen = 0
+                if part.ends_after(cost):
                     yield
             groups.append(msgspec.json.encode({group: sums})[1:-1])
             size += len(groups[-1])
             if size >= MAX_PROGRESS_SUMS_BYTES:
                 break
-            seen += 1
-            if seen >= PAIRS_PER_SLICE:
-                seen = 0
+            if part.ends_after():
                 yield
         return Response(body=b'{"groups":{%s},"topics":{%s}}' % (b",".join(groups), b",".join(topics)))
 

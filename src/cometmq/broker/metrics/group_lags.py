@@ -16,8 +16,9 @@ from heapq import heapify, heappop, heappush, heappushpop
 from typing import NamedTuple
 
 from cometmq.broker.context import BrokerContext
-from cometmq.broker.limits import AGES_PER_ANSWER, LAGS_PER_ANSWER, LAGS_SLICE_SECONDS, QUEUES_PER_SLICE
+from cometmq.broker.limits import AGES_PER_ANSWER, LAGS_PER_ANSWER, LAGS_SLICE_SECONDS
 from cometmq.broker.metrics import families as f
+from cometmq.broker.slices import Slice
 from cometmq.broker.statistics.traffic import Traffic
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.names import RETRY_PREFIX, is_system_group, is_system_topic
@@ -156,7 +157,7 @@ class GroupLags:
             self._seen = _Sum()
         own = [(lag, key) for key, lag in self._own.items()]
         heapify(own)
-        looked, due = 0, QUEUES_PER_SLICE
+        looked, part = 0, Slice()
         while looked < LAGS_PER_ANSWER:
             key = next(self._round, None)
             if key is None:
@@ -173,8 +174,7 @@ class GroupLags:
                     elif lag > own[0][0]:
                         self._own.pop(heappushpop(own, (lag, key))[1], None)
                         self._own[key] = lag
-            if looked >= due:
-                due = looked + QUEUES_PER_SLICE
+            if part.ends_after(1 + len(queues)):
                 yield []
         while len(own) > limit:
             self._own.pop(heappop(own)[1], None)

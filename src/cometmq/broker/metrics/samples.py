@@ -12,11 +12,11 @@ from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.timer_message import TimerMessageService
 from cometmq.broker.failover.states import LEADING, State
 from cometmq.broker.failover.status import FailoverMember
-from cometmq.broker.limits import QUEUES_PER_SLICE
 from cometmq.broker.metrics import families as f
 from cometmq.broker.metrics.waiting_messages import WaitingMessages
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.replication.ha_service import HAService
+from cometmq.broker.slices import Slice
 from cometmq.broker.statistics.pop_counts import STORED, PopCounts
 from cometmq.broker.statistics.traffic import Event, Traffic
 from cometmq.message.names import (
@@ -118,9 +118,10 @@ def sample_store(broker: BrokerContext) -> Iterator[Sample]:
 def sample_queue_entries(broker: BrokerContext) -> Steps:
     """Yield samples of queue entries that have no message."""
     missing = 0
-    for number, count in enumerate(broker.store.missing_entries_by_topic(), 1):
+    part = Slice()
+    for count in broker.store.missing_entries_by_topic():
         missing += count
-        if number % QUEUES_PER_SLICE == 0:
+        if part.ends_after():
             yield []
     yield [(f.MISSING_ENTRIES, (), missing)]
 
@@ -197,11 +198,12 @@ def sample_pops(log: PopLog | None, counts: PopCounts, now_ms: int) -> Steps:
     if log is None:
         return
     messages = latency = in_flight = 0
-    for seen, queue in enumerate(log.state):
+    part = Slice()
+    for queue in log.state:
         late, ms = queue.invisible.overdue(now_ms)
         messages, latency = messages + late, max(latency, ms)
         in_flight += queue.in_flight
-        if seen % QUEUES_PER_SLICE == QUEUES_PER_SLICE - 1:
+        if part.ends_after():
             yield []
     yield [
         (f.POP_REVIVE_LAG, (_POP_LOG_QUEUE,), messages),

@@ -16,7 +16,7 @@ import msgspec
 
 from cometmq import fastjson
 from cometmq.broker.limits import TABLE_ROWS_PER_SLICE
-from cometmq.broker.slices import batches
+from cometmq.broker.slices import Slice, batches
 from cometmq.broker.tables.changed_names import ChangedNames
 from cometmq.broker.tables.journaled_file import JournaledFile
 from cometmq.broker.tables.offset_table import SEPARATOR, WHOLE, OffsetTable, Part
@@ -189,12 +189,10 @@ class ConsumerOffsetManager:
         from it.
         :param removed: the pairs to remove; ``None`` for all pairs of ``part`` that are not in ``rows``.
         """
-        size = 0
+        slice_ = Slice(TABLE_ROWS_PER_SLICE)
         kept: set[str] = set()
         for key, queues in rows:
-            size += 1 + len(queues)
-            if size >= TABLE_ROWS_PER_SLICE:
-                size = 0
+            if slice_.ends_after(1 + len(queues)):
                 yield
             kept.add(key)
             topic, _, group = key.partition(SEPARATOR)
@@ -380,16 +378,15 @@ def _records(changes: Iterable[Changes | RemovedPairs], log_end: int | None) -> 
 def _slices(table: Mapping[str, QueueOffsets]) -> Iterator[dict[str, QueueOffsets]]:
     """Split a table into parts that one round of the event loop can handle."""
     some: dict[str, QueueOffsets] = {}
-    size = 0
+    part = Slice(TABLE_ROWS_PER_SLICE)
     for key in table:
         queues = table.get(key)
         if queues is None:
             continue
         some[key] = queues
-        size += 1 + len(queues)
-        if size >= TABLE_ROWS_PER_SLICE:
+        if part.ends_after(1 + len(queues)):
             yield some
-            some, size = {}, 0
+            some = {}
     if some:
         yield some
 

@@ -22,6 +22,7 @@ from cometmq.broker.limits import (
     MAX_CONSUMER_OFFSETS,
     TABLE_ROWS_PER_SLICE,
 )
+from cometmq.broker.slices import Slice
 from cometmq.broker.tables.queue_offsets import NO_OFFSET, Cells, QueueOffsets, offset_in, offsets_in, with_offset
 from cometmq.checksum import crc32
 from cometmq.multimap import MultiMap
@@ -78,17 +79,16 @@ class OffsetTable(Mapping[str, QueueOffsets]):
     def slices(self, part: Part = WHOLE) -> Iterator[list[str]]:
         """Yield the pairs of a part in lists, after each of which other work may run; a list may be empty."""
         some: list[str] = []
-        looked_at = 0
+        groups = Slice(TABLE_ROWS_PER_SLICE)
         for group in list(self._of_group):
-            looked_at += 1
             for topic in self.topics_of(group) if part.has(group) else ():
                 some.append(f"{topic}{SEPARATOR}{group}")
                 if len(some) >= TABLE_ROWS_PER_SLICE:
                     yield some
                     some = []
-            if looked_at >= TABLE_ROWS_PER_SLICE:
+            if groups.ends_after():
                 yield some
-                some, looked_at = [], 0
+                some = []
         yield some
 
     def cells(self, group: str, topic: str) -> Cells | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from cometmq.broker.limits import LOCK_SECONDS, MAX_LOCKED_QUEUES, TABLE_ROWS_PER_SLICE
-from cometmq.broker.slices import batches
+from cometmq.broker.slices import Slice, batches
 from cometmq.broker.tables.table_file import set_aside
 from cometmq.clock import Clock
 from cometmq.limits import LOCK_TRUST_SECONDS
@@ -116,16 +116,14 @@ class RebalanceLockManager:
     def expire(self) -> Generator[None, None, None]:
         """Remove expired locks; pause after each slice."""
         horizon = self._clock.monotonic() - LOCK_SECONDS
-        looked = 0
+        part = Slice(TABLE_ROWS_PER_SLICE)
         for group in list(self._groups):
             for some in batches(list(self._groups.get(group, {}).items()), TABLE_ROWS_PER_SLICE):
                 locks = self._groups.get(group, {})
                 self._remove_locks(
                     group, [queue for queue, lock in some if lock.renewed_at < horizon and locks.get(queue) is lock]
                 )
-                looked += len(some)
-                if looked >= TABLE_ROWS_PER_SLICE:
-                    looked = 0
+                if part.ends_after(len(some)):
                     yield
 
     def _remove_locks(self, group: str, queues: Iterable[MessageQueue]) -> None:
