@@ -53,6 +53,9 @@ NEXT_STEPS: Final = {
     ResponseCode.MESSAGE_ILLEGAL: ("correct the message; the broker's limits are maxMessageSize and timerMaxDelaySec"),
     ResponseCode.SERVICE_NOT_AVAILABLE: "check the broker: it is stopping, it is a slave, or its disk is full",
     ResponseCode.NO_PERMISSION: "check the permissions of topic, group and broker; clients cannot use system topics",
+    ResponseCode.POLLING_FULL: (
+        "raise the broker's maxPopPollingSize or popPollingSize, or divide the topics among several consumers"
+    ),
     ResponseCode.TOPIC_NOT_EXIST: "create the topic, or check its name and the nameserver's address",
     ResponseCode.QUERY_NOT_FOUND: "check the key and the time range; the message may have expired",
     ResponseCode.SUBSCRIPTION_PARSE_FAILED: "correct the subscription expression",

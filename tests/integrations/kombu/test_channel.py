@@ -20,7 +20,14 @@ from kombu.exceptions import ChannelError, OperationalError
 from tests.helpers.waiting import block_for, wait_for
 from tests.integrations.kombu.conftest import Connect
 
-from cometmq.client import Admin, IllegalMessageError, MessageExt, RemotingConnectError, RemotingTimeoutError
+from cometmq.client import (
+    Admin,
+    BrokerError,
+    IllegalMessageError,
+    MessageExt,
+    RemotingConnectError,
+    RemotingTimeoutError,
+)
 from cometmq.client import Message as RocketMessage
 from cometmq.client.dead_letters import Ledger, Selection, read_dead_letters, resend
 from cometmq.client.simple.consumer import SimpleConsumer
@@ -130,6 +137,33 @@ def counted_requests(consumer: SimpleConsumer, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(requests, "pop", popped)
     monkeypatch.setattr(requests, "acknowledge", acknowledged)
     return counts
+
+
+def test_a_failed_acknowledgement_names_its_messages(
+    connection: Connection, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    received = Received(ack=False)
+    with connection.channel() as channel:
+        queue = Queue(name, routing_key=name)
+        with Consumer(channel, [queue], callbacks=[received], prefetch_count=32):
+            for number in range(12):
+                Producer(channel).publish(number, routing_key=name)
+            drain(connection, received, 12)
+            consumer = channel._receivers[False]._consumer
+            acknowledge, ids = consumer._requests.acknowledge, [held[1].msg_id for held in channel._held.values()]
+
+            async def refuse_some(broker: str, messages: Sequence[Any]) -> None:
+                if any(message.msg_id != ids[0] for message in messages):
+                    raise BrokerError("broker", 1, "refused", "acknowledging")
+                await acknowledge(broker, messages)
+
+            monkeypatch.setattr(consumer._requests, "acknowledge", refuse_some)
+            for message in received.messages:
+                message.ack()
+            wait_for(lambda: "delivered again" in caplog.text, "the line in the log")
+    (line,) = [record.message for record in caplog.records if "delivered again" in record.message]
+    named = f"topic {name}: {', '.join(ids[1:11])}; and others"
+    assert line.startswith(f"11 messages may be delivered again ({named}): acknowledging")
 
 
 def test_a_single_acknowledgement_waits_for_no_other(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,6 +23,10 @@ from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.headers import Header
 
+log = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 50
+"""Number of routes that are requested together."""
 REFRESH_S: Final = 30.0
 """Seconds between two refreshes of routes (``pollNameServerInterval``) and between two heartbeats.
 
@@ -86,6 +91,17 @@ class RouteTable:
         if known is not None and not known.auto_create:
             return known
         return await self._ask_once(topic)
+
+    async def get_all(self, topics: Sequence[str]) -> list[RouteNotFoundError]:
+        """Request the routes of many topics; return an error for each topic that no nameserver knows.
+
+        :raises RemotingError: no nameserver answers.
+        """
+        self._wanted.update(topics)
+        unknown: list[str] = []
+        for at in range(0, len(topics), _AT_ONCE):
+            unknown += await self._request(topics[at : at + _AT_ONCE], self._keep)
+        return [self._not_found(topic) for topic in unknown]
 
     async def find_for_send(self, topic: str, queue_nums: int, deadline: float) -> TopicRoute:
         """Return a route like :meth:`get_for_send`, repeating the request like :meth:`find`."""
@@ -180,16 +196,40 @@ class RouteTable:
 
         If no nameserver answers in time, the other topics wait for the next refresh.
         """
-        await self._for_each(sorted(self._wanted), self.refresh)
+        await self._for_each(sorted(self._wanted), self._keep, self.refresh)
 
-    async def _for_each(self, topics: list[str], ask: Callable[[str], Awaitable[object]]) -> None:
-        for topic in topics:
+    async def _for_each(
+        self, topics: list[str], keep: Callable[[TopicRoute], object], ask: Callable[[str], Awaitable[object]]
+    ) -> None:
+        """Request many routes; ask again for each whose topic is not known, or that another request cannot have."""
+        for at in range(0, len(topics), _AT_ONCE):
+            some = topics[at : at + _AT_ONCE]
             try:
-                await ask(topic)
+                some = await self._request(some, keep)
             except RemotingError:
                 return
-            except CometMQError:
-                continue
+            except CometMQError as error:
+                log.debug("cannot request %d routes together: %s", len(some), error)
+            for topic in some:
+                try:
+                    await ask(topic)
+                except RemotingError:
+                    return
+                except CometMQError:
+                    continue
+
+    async def _request(self, topics: Sequence[str], keep: Callable[[TopicRoute], object]) -> list[str]:
+        """Request some routes together, and keep those that have changed; return the topics that are not known."""
+        unknown: list[str] = []
+        for topic, data in zip(topics, await self.data_of(topics), strict=True):
+            known = self._routes.get(topic)
+            if data is None:
+                unknown.append(topic)
+            elif known is not None and known.data == data and not known.auto_create:
+                self.brokers.note(data)
+            else:
+                keep(route_of(topic, data))
+        return unknown
 
     # --- brokers that cannot be reached ---
 
@@ -205,24 +245,28 @@ class RouteTable:
 
     async def _seek(self, topics: list[str]) -> None:
         before = self.brokers.addresses
-        await self._for_each(topics, self._look_for)
+        await self._for_each(topics, self._keep_queues, self._look_for)
         if moved := self.brokers.addresses - before:
             for listener in self.on_moved:
                 listener(moved)
 
     async def _look_for(self, topic: str) -> None:
-        """Refresh the addresses of a topic's brokers. Brokers that are missing in the new route keep their queues until
-        :meth:`refresh_all`.
-
-        Most missing brokers return, and consumers still read their messages.
-        """
+        """Refresh the addresses of a topic's brokers."""
         try:
             route = await self._fetch(topic, None)
         except RouteNotFoundError:
             if (queue_nums := self._queues_if_created(topic)) is None:
                 raise
             route = await self._fetch(topic, queue_nums)
-        known = self._routes.get(topic)
+        self._keep_queues(route)
+
+    def _keep_queues(self, route: TopicRoute) -> None:
+        """Keep a route, but its addresses only if brokers are missing in it.
+
+        Most missing brokers return, and consumers still read their messages. They keep their queues until
+        :meth:`refresh_all`.
+        """
+        known = self._routes.get(route.topic)
         if known is None or _names(known.data) <= _names(route.data):
             self._keep(route)
         else:
@@ -264,11 +308,14 @@ class RouteTable:
         asked = topic if queue_nums is None else AUTO_CREATE_TOPIC
         (data,) = await self.data_of([asked])
         if data is None:
-            raise RouteNotFoundError(topic, f"{';'.join(self.namesrv)} does not know it")
+            raise self._not_found(topic)
         if queue_nums is not None:
             for queues in data.queue_datas:
                 queues.read_queue_nums = queues.write_queue_nums = min(queue_nums, queues.write_queue_nums)
         return route_of(topic, data, auto_create=queue_nums is not None)
+
+    def _not_found(self, topic: str) -> RouteNotFoundError:
+        return RouteNotFoundError(topic, f"{';'.join(self.namesrv)} does not know it")
 
     def _keep(self, route: TopicRoute) -> TopicRoute:
         self.brokers.note(route.data)

@@ -15,29 +15,32 @@ from cometmq.client.simple.requests import SimpleRequests, passes
 _MAX_ACKS: Final = 1024
 """Maximum number of messages in one request; brokers take 4,096 queues of pops."""
 
-Done = Callable[[BaseException | None], object]
-"""Called once, with the first error, or with ``None`` if all messages are acknowledged."""
+Done = Callable[[BaseException | None, Sequence[PoppedMessage]], object]
+"""Called once, with the first error and the messages that are not acknowledged, or with ``None`` and no messages."""
 
 
-def _ignore(_error: BaseException | None) -> None:
+def _ignore(_error: BaseException | None, _messages: Sequence[PoppedMessage]) -> None:
     """Leave messages whose acknowledgement has failed to be received again."""
 
 
 class _Call:
     """One call, whose messages may belong to several requests."""
 
-    __slots__ = ("_done", "_error", "_left")
+    __slots__ = ("_done", "_error", "_failed", "_left")
 
     def __init__(self, left: int, done: Done) -> None:
         self._left = left
         self._done = done
         self._error: BaseException | None = None
+        self._failed: list[PoppedMessage] = []
 
-    def ended(self, messages: int, error: BaseException | None) -> None:
-        self._left -= messages
-        self._error = self._error or error
+    def ended(self, message: PoppedMessage, error: BaseException | None) -> None:
+        self._left -= 1
+        if error is not None:
+            self._error = self._error or error
+            self._failed.append(message)
         if not self._left:
-            self._done(self._error)
+            self._done(self._error, self._failed)
 
 
 class Acks:
@@ -60,7 +63,7 @@ class Acks:
         """
         brokers = [message.queue_handle.broker_name for message in messages]
         if not brokers:
-            done(None)
+            done(None, ())
             return
         call = _Call(len(brokers), done)
         if not self._waiting:
@@ -77,9 +80,9 @@ class Acks:
             await settled
             self.add(messages, done)
         except ClientError as error:
-            done(error)
+            done(error, messages)
         except asyncio.CancelledError as cancelled:
-            done(cancelled)
+            done(cancelled, messages)
             raise
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
@@ -97,14 +100,14 @@ class Acks:
         try:
             error = await self._outcome(broker, [message for message, _ in acks])
             if error is None or passes(error) or len(acks) == 1:
-                for _, call in acks:
-                    call.ended(1, error)
+                for message, call in acks:
+                    call.ended(message, error)
                 return
             for message, call in acks:  # only some of them are refused
-                call.ended(1, await self._outcome(broker, [message]))
+                call.ended(message, await self._outcome(broker, [message]))
         except asyncio.CancelledError as cancelled:
-            for _, call in acks:
-                call.ended(1, cancelled)
+            for message, call in acks:
+                call.ended(message, cancelled)
             raise
 
     async def _outcome(self, broker: str, messages: Sequence[PoppedMessage]) -> ClientError | RemotingError | None:

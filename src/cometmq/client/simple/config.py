@@ -10,6 +10,10 @@ from cometmq.client.send.config import check_above_zero, check_zero_or_more
 
 MAX_MESSAGES: Final = 32
 """Maximum number of messages that brokers return for one request."""
+MAX_TOPICS: Final = 16_000
+"""Maximum number of topics of a consumer: brokers hold at most 16,384 waiting requests of a connection."""
+MAX_HEARTBEAT_TOPICS: Final = 1_000
+"""Maximum number of topics of a group in a heartbeat, which brokers enforce."""
 MAX_INVISIBLE_S: Final = 3 * 24 * 3600.0
 """Maximum invisible time in seconds, which brokers enforce."""
 

@@ -15,7 +15,13 @@ from cometmq.client.instance import ClientInstance
 from cometmq.client.popping import PoppingConsumer
 from cometmq.client.serialization import deserializer_of
 from cometmq.client.simple.acks import Acks, Done
-from cometmq.client.simple.config import MAX_MESSAGES, SimpleConsumerConfig, check_invisible_time
+from cometmq.client.simple.config import (
+    MAX_HEARTBEAT_TOPICS,
+    MAX_MESSAGES,
+    MAX_TOPICS,
+    SimpleConsumerConfig,
+    check_invisible_time,
+)
 from cometmq.client.simple.message import PoppedMessage
 from cometmq.client.simple.places import Places
 from cometmq.client.simple.renewals import Renewals
@@ -51,6 +57,7 @@ class SimpleConsumer(PoppingConsumer):
     :param security: credentials and TLS settings of its own instance; by default from the environment.
     :param deserializer: sets the ``value`` of messages; see :class:`~cometmq.client.PushConsumer`.
     :raises ValueError: a name or an expression is not allowed, or an address has no port.
+    :raises ClientStateError: there are more than 16,000 topics.
     :raises TypeError: the deserializer is invalid.
     """
 
@@ -73,6 +80,7 @@ class SimpleConsumer(PoppingConsumer):
         """Brokers to which a lost connection is being opened again."""
         self._subscriptions: dict[str, SubscriptionData] = {}
         for topic, expression in (subscriptions or {}).items():
+            self._check_room(topic)
             self._subscriptions[topic] = self._subscription(topic, expression, TAG)
         self._background = Background(f"the consumer of group {group}", self.instance.clock)
         self._requests = SimpleRequests(self.instance, group, self.config, decoder)
@@ -84,6 +92,13 @@ class SimpleConsumer(PoppingConsumer):
         if wrong is not None:
             raise ValueError(wrong)
         return subscription(topic, expression, expression_type, self.instance.clock.now_ms())
+
+    def _check_room(self, topic: str) -> None:
+        if topic not in self._subscriptions and len(self._subscriptions) >= MAX_TOPICS:
+            raise ClientStateError(
+                f"a consumer of group {self.group} would subscribe to more than {MAX_TOPICS} topics",
+                next_step="divide the topics among several consumers",
+            )
 
     # --- start and end ---
 
@@ -185,7 +200,9 @@ class SimpleConsumer(PoppingConsumer):
         :param expression_type: ``TAG`` or ``SQL92``.
         :raises ValueError: the name or the expression is not allowed.
         :raises BrokerError: a broker cannot filter by the expression.
+        :raises ClientStateError: the consumer already has 16,000 topics.
         """
+        self._check_room(topic)
         data = self._subscription(topic, expression, expression_type)
         if self._state == "running":
             await check_expressions(self.instance, self.group, [data])
@@ -269,7 +286,8 @@ class SimpleConsumer(PoppingConsumer):
         await done
 
     def ack_then(self, messages: PoppedMessage | Sequence[PoppedMessage], done: Done) -> None:
-        """Acknowledge as :meth:`ack`, without a task: call ``done`` with the error or ``None``.
+        """Acknowledge as :meth:`ack`, without a task: call ``done`` with the error or ``None``, and with the messages
+        that are not acknowledged.
 
         :raises ClientStateError: the consumer is not running, or another process received a message.
         """
@@ -321,18 +339,19 @@ class SimpleConsumer(PoppingConsumer):
 
     @property
     def heartbeat(self) -> ConsumerData:
-        """Return the consumer's part of a heartbeat."""
+        """Return the consumer's part of a heartbeat; many subscriptions are left out, because each pop has its own."""
+        is_short = len(self._subscriptions) <= MAX_HEARTBEAT_TOPICS
         return ConsumerData(
             group_name=self.group,
             consume_type="CONSUME_ACTIVELY",
-            subscription_data_set=list(self._subscriptions.values()),
+            subscription_data_set=list(self._subscriptions.values()) if is_short else [],
         )
 
     def running_info(self) -> ConsumerRunningInfo:
         """Return the consumer's state, for administrators."""
         return ConsumerRunningInfo(
             properties={"PROP_CONSUME_TYPE": self.heartbeat.consume_type},
-            subscription_set=self.heartbeat.subscription_data_set,
+            subscription_set=list(self._subscriptions.values()),
         )
 
     async def consume_directly(self, message: MessageExt) -> ConsumeMessageDirectlyResult | None:  # noqa: ARG002
@@ -340,7 +359,7 @@ class SimpleConsumer(PoppingConsumer):
         return None
 
 
-def _end(done: asyncio.Future[None], error: BaseException | None) -> None:
+def _end(done: asyncio.Future[None], error: BaseException | None, _failed: Sequence[PoppedMessage]) -> None:
     if done.done():
         return
     if error is None:

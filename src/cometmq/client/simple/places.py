@@ -27,8 +27,9 @@ from contextlib import suppress
 from typing import Any, Final
 
 from cometmq.client.background import Spawn
-from cometmq.client.errors import BrokerError, ClientError, RemotingClosedError, RemotingError, RouteNotFoundError
+from cometmq.client.errors import ClientError, RemotingClosedError, RemotingError
 from cometmq.client.simple.message import PoppedMessage
+from cometmq.client.simple.quiet import QuietPlaces
 from cometmq.client.simple.requests import Place, Popped, SimpleRequests, passes
 from cometmq.clock import wait_for
 from cometmq.loop import TaskSet
@@ -38,28 +39,16 @@ log = logging.getLogger(__name__)
 
 _POP_MS: Final = 15_000
 """Maximum time in milliseconds for which a pop waits at a broker before it is repeated."""
-_NOTIFY_MS: Final = 5_000
-"""Maximum time in milliseconds for which a notification waits. Apache's brokers answer only one of a group's waiting
-notifications for each message, maybe that of a member that no longer waits; the others then wait at most this long.
-"""
-_FIRST_MS: Final = 1_000
-"""Maximum time in milliseconds of the first wait at a place after a message. Apache's brokers do not see a message that
-arrives while a pop or a notification begins to wait; such messages often follow the start of a consumer.
-"""
-_MOST_NOTIFY_MS: Final = 30_000
-_SPACING_MS: Final = 3
-"""Number of milliseconds by which each place makes the notifications of all longer, up to ``_MOST_NOTIFY_MS``, so that
-thousands of idle places cost at most some hundred requests a second.
-"""
 _SEEK_MS: Final = 1_000
 """Number of milliseconds between two requests for the route of a topic that does not exist yet."""
 _EARLY_S: Final = 0.05
 """Number of seconds by which a wait may end early: brokers end their waits up to 0.03 s early."""
 _END_S: Final = 1.0
 """Number of seconds for which the end of a consumer waits for the last responses to pops."""
-_FALSE_ALARMS: Final = 2
-"""Number of notifications without messages after which the next one is sent only after a pause."""
-_ALARM_PAUSE_S: Final = 0.05
+_MOST_POPS: Final = 100
+"""Maximum number of places at which one call pops in turn without finding messages; it has notifications ask the rest,
+which takes no longer for thousands of places.
+"""
 
 
 class Places:
@@ -86,13 +75,9 @@ class Places:
         """The places of each topic, in the order of their turns; the topics, too."""
         self._stale = set(subscriptions)
         """Topics whose subscriptions or routes have changed since their places were made."""
-        self._quiet: dict[Place, asyncio.Task[None]] = {}
-        self._waited: set[Place] = set()
-        """The places at which a wait has ended since the last message."""
-        self._failed: set[Place] = set()
-        """The quiet places whose brokers do not answer."""
-        self._alarms: dict[Place, int] = {}
-        """The number of notifications of each place since its last message."""
+        self._due: dict[str, None] = {}
+        """The topics with places that are worth a pop, in the order of their turns; others, too, for a moment."""
+        self._quiet = QuietPlaces(requests, subscriptions, lambda: self._taking > 0, self._is_due, spawn)
         self._waiters: dict[asyncio.Future[None], str | None] = {}
         """The callers that wait, with the topic that they want."""
         self._pops = TaskSet()
@@ -149,13 +134,16 @@ class Places:
         self, max_messages: int, invisible_ms: int, left_s: float, topic: str | None
     ) -> list[PoppedMessage]:
         """Pop at one place after the other, until one has messages."""
-        places = self._in_turn(topic)
-        is_only = len(places) == 1
+        places = self._in_turn(topic, waits=left_s > 0)
+        is_only = self._has_one_place(topic)
         longest_ms = _SEEK_MS if self._has_unknown_topics else _POP_MS
-        for place in places:
-            if place in self._failed or (place in self._quiet and left_s > 0):
+        for number, place in enumerate(places):
+            if self._quiet.has_failed(place) or (place in self._quiet and left_s > 0):
                 continue
-            waits_ms = min(max(round(left_s * 1000), 0), self._wait_ms(place, longest_ms)) if is_only else 0
+            if number >= _MOST_POPS and left_s > 0:
+                self._quiet.add(place)
+                continue
+            waits_ms = min(max(round(left_s * 1000), 0), self._quiet.wait_ms(place, longest_ms)) if is_only else 0
             found = await self._pop(place, max_messages, invisible_ms, waits_ms)
             if found:
                 self._pass_turn(place)
@@ -165,7 +153,7 @@ class Places:
             if self.is_stopped:
                 break
             if left_s > 0 and not is_only:
-                self._hush(place)
+                self._quiet.add(place)
         return []
 
     async def _pop(self, place: Place, max_messages: int, invisible_ms: int, poll_ms: int) -> list[PoppedMessage]:
@@ -198,16 +186,16 @@ class Places:
             self._pass_turn(place)
             if not passes(error):
                 raise
-            await self._fail(place, error)
+            is_away = isinstance(error, RemotingError)
+            await self._quiet.add_failed(place, error, self._places_on(place.broker) if is_away else ())
             return []
         self._instance.outages.over(place.broker)
         if popped.others:
             self._on_others(popped.others)
         if popped.messages:
-            self._alarms.pop(place, None)
-            self._waited.discard(place)
-        elif poll_ms and self._ends_early(place, began, poll_ms):
-            self._hush(place, self._requests.config.error_delay_s)
+            self._quiet.has_messages(place)
+        elif poll_ms and self._quiet.ends_early(place, began, poll_ms):
+            self._quiet.add(place, self._requests.config.error_delay_s)
         return popped.messages
 
     def _left_pop_ended(self, pop: asyncio.Task[Popped]) -> None:
@@ -232,9 +220,7 @@ class Places:
         if self._has_unknown_topics:
             self._seek()
             left_s = min(left_s, _SEEK_MS / 1000)
-        if any(place not in self._quiet for place in self._in_turn(topic)) or any(
-            topic in (None, message.subscribed_topic) for message in self.ready
-        ):
+        if self._in_turn(topic, waits=True) or any(topic in (None, message.subscribed_topic) for message in self.ready):
             return  # there is something to do by now
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters[waiter] = topic
@@ -256,96 +242,37 @@ class Places:
                 if topic is not None:
                     return
 
-    # --- quiet places ---
-
-    def _hush(self, place: Place, pause_s: float = 0.0) -> None:
-        """Have a notification wait at a place that has no messages."""
-        if place not in self._quiet:
-            if self._alarms.get(place, 0) > _FALSE_ALARMS:
-                pause_s = max(pause_s, _ALARM_PAUSE_S)
-            self._quiet[place] = self._spawn(self._listen(place, pause_s))
-
-    async def _listen(self, place: Place, pause_s: float) -> None:
-        try:
-            if pause_s:
-                await self._clock.sleep(pause_s)
-            while not await self._is_worth_a_pop(place):
-                pass
-        finally:
-            if self._quiet.get(place) is asyncio.current_task():
-                del self._quiet[place]
-                self._failed.discard(place)
-                self._wake(place.topic)
-
-    async def _is_worth_a_pop(self, place: Place) -> bool:
-        """Wait for a notification; return whether the next caller should pop at the place, and not this method again.
-
-        So it should if there is a message, if the broker answers again or refuses, and if no call runs any more.
-        """
-        data = self._subscriptions.get(place.topic)
-        if data is None:
-            return True
-        longest_ms = min(max(_NOTIFY_MS, len(self._turns) * _SPACING_MS), _MOST_NOTIFY_MS)
-        began, wait_ms = self._clock.monotonic(), 0 if place in self._failed else self._wait_ms(place, longest_ms)
-        try:
-            has_message = await self._requests.has_message(place, data, wait_ms)
-        except (ClientError, RemotingError) as error:
-            if not passes(error):
-                return True
-            await self._note(place, error)
-            self._failed.add(place)
-            await self._clock.sleep(self._requests.config.error_delay_s)
-            return False
-        self._instance.outages.over(place.broker)
-        if has_message:
-            self._alarms[place] = self._alarms.get(place, 0) + 1
-        elif wait_ms and self._ends_early(place, began, wait_ms):
-            await self._clock.sleep(self._requests.config.error_delay_s)
-            return True
-        return has_message or place in self._failed or not self._taking
-
-    def _wait_ms(self, place: Place, longest_ms: int) -> int:
-        return longest_ms if place in self._waited else min(longest_ms, _FIRST_MS)
-
-    def _ends_early(self, place: Place, began: float, wait_ms: int) -> bool:
-        """Return whether a broker ended a wait long before its time, because its clock is ahead of this one.
-
-        The first wait is too short to tell.
-        """
-        is_first = place not in self._waited
-        self._waited.add(place)
-        return not is_first and (self._clock.monotonic() - began) * 2000 < wait_ms
-
-    async def _fail(self, place: Place, error: ClientError | RemotingError) -> None:
-        """Skip all places of a broker that does not answer, until it answers again."""
-        await self._note(place, error)
-        for other in [other for places in self._turns.values() for other in places if other.broker == place.broker]:
-            if other == place or isinstance(error, RemotingError):
-                self._failed.add(other)
-                self._hush(other, self._requests.config.error_delay_s)
-
-    async def _note(self, place: Place, error: ClientError | RemotingError) -> None:
-        """Log a failure once, and request the route again if it may have changed."""
-        pause_s = self._requests.config.error_delay_s
-        if not isinstance(error, BrokerError):
-            self._instance.outages.seen(place.broker, error, pause_s)
-        elif place not in self._failed:
-            log.warning("cannot receive messages of %s, retrying every %g s: %s", place.topic, pause_s, error)
-        try:
-            await self._requests.refresh(place, error)
-        except (ClientError, RemotingError) as failure:
-            log.debug("cannot refresh the route of %s: %s", place.topic, failure)
-
     # --- turns and routes ---
 
-    def _in_turn(self, topic: str | None) -> list[Place]:
-        """Return the places of a topic, or of all topics, in the order of their turns."""
+    def _in_turn(self, topic: str | None, *, waits: bool) -> list[Place]:
+        """Return the places of a topic, or of all topics, in the order of their turns.
+
+        :param waits: leave out quiet places.
+        """
         for changed in list(self._stale) if topic is None else self._stale & {topic}:
             self._stale.discard(changed)
             self._find_places(changed)
-        if topic is not None:
-            return list(self._turns.get(topic, ()))
-        return [place for places in self._turns.values() for place in places]
+        names = [topic] if topic is not None else list(self._due if waits else self._turns)
+        found = []
+        for name in names:
+            places = [place for place in self._turns.get(name, ()) if not (waits and place in self._quiet)]
+            found += places
+            if not places:
+                self._due.pop(name, None)
+        return found
+
+    def _has_one_place(self, topic: str | None) -> bool:
+        """Return whether a topic, or all topics, have only one place."""
+        found = self._turns.values() if topic is None else [self._turns.get(topic, [])]
+        return len(found) == 1 and all(len(places) == 1 for places in found)
+
+    def _places_on(self, broker: str) -> list[Place]:
+        return [place for places in self._turns.values() for place in places if place.broker == broker]
+
+    def _is_due(self, place: Place) -> None:
+        """Take notice of a place that is worth a pop again."""
+        self._due.setdefault(place.topic)
+        self._wake(place.topic)
 
     def _find_places(self, topic: str) -> None:
         """Make the places of a topic, and leave those that it no longer has."""
@@ -357,14 +284,11 @@ class Places:
         found = kept + [Place(topic, broker) for broker in brokers if broker not in known]
         if found:
             self._turns[topic] = found
+            self._due.setdefault(topic)
         else:
             self._turns.pop(topic, None)
         for place in set(before) - set(kept):
-            if (listener := self._quiet.pop(place, None)) is not None:
-                listener.cancel()
-            self._failed.discard(place)
-            self._waited.discard(place)
-            self._alarms.pop(place, None)
+            self._quiet.remove(place)
 
     def _pass_turn(self, place: Place) -> None:
         """Move a topic, and in it a broker, behind the others."""
@@ -372,6 +296,8 @@ class Places:
         if places is not None:
             at = places.index(place) + 1 if place in places else 0
             self._turns[place.topic] = places[at:] + places[:at]
+            self._due.pop(place.topic, None)
+            self._due[place.topic] = None
 
     def changed(self, topic: str) -> None:
         """Take notice of the changed subscription or route of a topic."""
@@ -411,18 +337,13 @@ class Places:
 
         :raises RemotingError: no nameserver answers.
         """
-        is_found = False
-        for topic in [name for name in topics if self._instance.routes.known(name) is None]:
-            try:
-                await self._instance.routes.get(topic)
-            except RouteNotFoundError as error:
-                if topic not in self._unknown:
-                    self._unknown.add(topic)
-                    log.warning("cannot receive messages yet: %s", error)
-            else:
-                self._unknown.discard(topic)
-                is_found = True
-        return is_found
+        wanted = [name for name in topics if self._instance.routes.known(name) is None]
+        missing = await self._instance.routes.get_all(wanted)
+        for error in missing:
+            if error.topic not in self._unknown:
+                log.warning("cannot receive messages yet: %s", error)
+        self._unknown = (self._unknown - set(wanted)) | {error.topic for error in missing}
+        return len(missing) < len(wanted)
 
     # --- end ---
 
@@ -432,6 +353,7 @@ class Places:
             self.is_stopped = True
             self._wake_all()
             self._requests.end_waits()
+            self._quiet.stop()
 
     async def close(self) -> list[PoppedMessage]:
         """End all calls; return the messages that no caller got."""

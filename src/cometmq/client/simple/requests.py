@@ -57,6 +57,10 @@ _NOTHING: Final = frozenset(
 )
 _BORN_LATER_MS: Final = 24 * 3600 * 1000
 """Time by which a pop that does not wait is born in the future: brokers refuse pops that are old by their own clock."""
+_MOST_SHARED: Final = 1_000
+"""Number of unanswered requests on a shared connection from which on waiting notifications use another one."""
+_MOST_NOTIFICATIONS: Final = 65_536
+"""Maximum number of notifications that wait on that connection."""
 _PAUSES: Final = Pauses(0.05, 1.0)
 """Pauses before a request is repeated."""
 _MAX_COPIES: Final = 2
@@ -102,6 +106,8 @@ class SimpleRequests:
         self._init_mode = MIN if is_first else MAX
         self._waits: RemotingClient | None = None
         """The connections of pops that wait at brokers."""
+        self._notifications: RemotingClient | None = None
+        """The connections of notifications that wait at many places."""
         self._finished: list[RemotingClient] = []
         self._ahead_ms: dict[str, int] = {}
         """Milliseconds by which each broker's clock is ahead of this client's."""
@@ -267,10 +273,16 @@ class SimpleRequests:
 
     async def _ask(self, place: Place, code: RequestCode, header: Any, poll_ms: int) -> RemotingCommand:
         timeout_s = poll_ms / 1000 + DEFAULT_TIMEOUT_S
+        address = await self._address(place)
         remoting = self.instance.remoting
-        if poll_ms and code is RequestCode.POP_MESSAGE:
+        shared = remoting.connected(address)
+        if code is RequestCode.NOTIFICATION and shared is not None and shared.in_flight >= _MOST_SHARED:
+            if self._notifications is None:
+                self._notifications = self.instance.new_connections(max_in_flight=_MOST_NOTIFICATIONS)
+            remoting = self._notifications
+        elif poll_ms and code is RequestCode.POP_MESSAGE:
             remoting = self._waits = self._waits or self.instance.new_connections()
-        return await remoting.invoke(await self._address(place), code, header, timeout_s=timeout_s)
+        return await remoting.invoke(address, code, header, timeout_s=timeout_s)
 
     def end_waits(self) -> None:
         """Take back the pops that wait at brokers; those that were just answered still return."""
@@ -280,9 +292,10 @@ class SimpleRequests:
             self._finished = [client for client in self._finished if client.connections] + [waits]
 
     async def close(self) -> None:
-        """Close the connections of pops that were taken back."""
+        """Close the connections of pops that were taken back, and those of notifications."""
         self.end_waits()
-        for client in self._finished:
+        others = [] if self._notifications is None else [self._notifications]
+        for client in self._finished + others:
             await client.close()
 
     async def _address(self, place: Place) -> str:

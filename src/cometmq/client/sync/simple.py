@@ -59,7 +59,7 @@ class SyncSimpleConsumer(SyncClient[SimpleConsumer]):
 
         def begin() -> None:
             try:
-                self._inner.ack_then(messages, answer.put)
+                self._inner.ack_then(messages, lambda error, _: answer.put(error))
             except Exception as error:
                 answer.put(error)
 

@@ -21,6 +21,7 @@ from cometmq.client.simple.message import PoppedMessage
 from cometmq.errors import CometMQError
 from cometmq.integrations.kombu.errors import worded
 from cometmq.integrations.kombu.settings import Settings
+from cometmq.remoting.admin_bodies import ConsumerRunningInfo
 from cometmq.remoting.bodies import ConsumerData
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,8 @@ _RECONNECT_S: Final = 0.2
 _MOST: Final = 32
 _GATHER_S: Final = 0.004
 """Maximum time in seconds for which an acknowledgement waits for others."""
+_MOST_NAMED: Final = 10
+"""Maximum number of messages that a line in the log names."""
 _AGAIN_S: Final = 0.3
 """Time in seconds for which a single receive waits for a message that was just given back."""
 
@@ -45,6 +48,10 @@ class _Consumer(SimpleConsumer):
     def heartbeat(self) -> ConsumerData:
         """Return the consumer's part of a heartbeat."""
         return ConsumerData(group_name=self.group, consume_type="CONSUME_ACTIVELY", subscription_data_set=[])
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """Return the consumer's state, for administrators."""
+        return ConsumerRunningInfo(properties={"PROP_CONSUME_TYPE": self.heartbeat.consume_type})
 
 
 class Receiver:
@@ -191,14 +198,10 @@ class Receiver:
             return
         self._changed.set()
 
-        def done(error: BaseException | None) -> None:
-            if error is not None:
-                log.warning("of %d messages, some may be delivered again: %s", len(messages), error)
-
         try:
-            self._consumer.ack_then(messages, done)
+            self._consumer.ack_then(messages, _log_failed)
         except CometMQError as error:
-            done(error)
+            _log_failed(error, messages)
 
     async def give_back(self, message: PoppedMessage) -> None:
         """Let a message be delivered again at once; if that fails, it comes again when its time is over."""
@@ -221,3 +224,15 @@ class Receiver:
                 await self._consumer.change_invisible(message, self._consumer.config.invisible_s)
         else:
             log.error("%s is now a dead letter of group %s: %s", place, self._consumer.group, reason)
+
+
+def _log_failed(error: BaseException | None, messages: Sequence[PoppedMessage]) -> None:
+    """Log an error and the messages that are not acknowledged because of it."""
+    if error is None:
+        return
+    ids: dict[str, list[str]] = {}
+    for message in messages[:_MOST_NAMED]:
+        ids.setdefault(message.subscribed_topic, []).append(message.msg_id)
+    named = "; ".join(f"topic {topic}: {', '.join(found)}" for topic, found in ids.items())
+    more = "; and others" if len(messages) > _MOST_NAMED else ""
+    log.warning("%d messages may be delivered again (%s%s): %s", len(messages), named, more, error)
