@@ -15,11 +15,7 @@ async def stop_as_killed(stop: Callable[[], Awaitable[None]], root: Path) -> Non
     try:
         # No request is answered from here on, but worker threads finish the work that they have begun. A kill ends all
         # threads at one moment, so the copy is repeated until nothing has changed while it was made.
-        while True:
-            before = _state(root)
-            shutil.copytree(root, left, ignore=shutil.ignore_patterns("*.tmp"), copy_function=_copy_if_there)
-            if _state(root) == before:
-                break
+        while not _copied(root, left):
             shutil.rmtree(left)
     finally:
         await stop()
@@ -27,10 +23,27 @@ async def stop_as_killed(stop: Callable[[], Awaitable[None]], root: Path) -> Non
     left.rename(root)
 
 
+def _copied(root: Path, left: Path) -> bool:
+    """Copy a directory; return whether nothing in it has changed in the meantime.
+
+    :raises OSError: files could not be copied although they are there.
+    """
+    before = _state(root)
+    try:
+        shutil.copytree(root, left, ignore=shutil.ignore_patterns("*.tmp"), copy_function=_copy_if_there)
+    except shutil.Error:
+        if _state(root) == before:
+            raise
+        return False  # a worker thread has removed a directory
+    return _state(root) == before
+
+
 def _state(root: Path) -> dict[str, tuple[int, int, int]]:
-    """Return the inode, size and modification time of each file."""
+    """Return the inode, size and modification time of each file, and the inode of each directory."""
     found = {}
     for directory, _, names in os.walk(root):
+        with suppress(FileNotFoundError):
+            found[directory] = Path(directory).stat().st_ino, 0, 0
         for name in names:
             path = f"{directory}/{name}"
             with suppress(FileNotFoundError):
