@@ -24,6 +24,7 @@ class Echo:
         self.port = self._socket.getsockname()[1]
         self.got = b""
         self.arrived = threading.Condition()
+        self._connections: list[socket.socket] = []
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
@@ -32,6 +33,7 @@ class Echo:
                 connection, _ = self._socket.accept()
             except OSError:
                 return
+            self._connections.append(connection)
             threading.Thread(target=self._echo, args=(connection,), daemon=True).start()
 
     def _echo(self, connection: socket.socket) -> None:
@@ -45,6 +47,11 @@ class Echo:
     def wait(self, data: bytes) -> None:
         with self.arrived:
             assert self.arrived.wait_for(lambda: self.got == data, 10), self.got
+
+    def hang_up(self) -> None:
+        """Close all connections."""
+        for connection in self._connections:
+            connection.shutdown(socket.SHUT_RDWR)  # a thread waits in recv, and closes it
 
     def close(self) -> None:
         with suppress(OSError):
@@ -192,6 +199,39 @@ def test_a_party_whose_process_is_gone_resets(bench: Bench) -> None:
     bench.echo.close()
     with bench.connected() as connection:
         assert is_reset(connection)
+
+
+@contextmanager
+def standing_still(relays: Relays) -> Iterator[None]:
+    """Let the relays do nothing inside the block."""
+    stands, goes_on = threading.Event(), threading.Event()
+
+    def stand() -> None:
+        stands.set()
+        goes_on.wait(10)
+
+    relays._loop.call_soon_threadsafe(stand)
+    assert stands.wait(10)
+    try:
+        yield
+    finally:
+        goes_on.set()
+
+
+@pytest.mark.parametrize("is_asking", [True, False])
+def test_a_server_that_ends_resets_only_what_it_has_not_read(bench: Bench, is_asking: bool) -> None:
+    with bench.connected() as connection:
+        connection.sendall(b"0")
+        assert connection.recv(1000) == b"0"
+        with standing_still(bench.relays):
+            if is_asking:
+                connection.sendall(b"1")
+            bench.echo.hang_up()
+        if is_asking:
+            with pytest.raises(ConnectionResetError):
+                connection.recv(1000)
+        else:
+            assert connection.recv(1000) == b""
 
 
 def test_a_fault_between_parties_that_do_not_exist_is_refused(bench: Bench) -> None:

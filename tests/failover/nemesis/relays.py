@@ -5,14 +5,18 @@ which process connects, so that faults concern pairs of parties although all use
 
 Fault model: like TCP, a relay never loses or reorders bytes of a connection. A *cut* of one direction holds its bytes,
 the end of the connection included, so that connections stay half open. When the cut is healed, the bytes arrive late,
-or the connection is reset. A *delay* is added to each block of bytes. A party that *refuses* has no listening port.
+or the connection is reset. A *delay* is added to each block of bytes. A party that *refuses* has no listening port. If
+a server closes a connection while bytes for it are under way, the client finds a reset, as without a relay: after a
+plain end, some clients would wait for the answer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import socket
 import struct
+import termios
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -29,6 +33,8 @@ Direction = tuple[str, str]
 
 _BLOCK: Final = 1 << 16
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
+_TCP_CLOSE: Final = 7
+"""The state of a socket whose peer has reset the connection."""
 CLIENT: Final = "client"
 """The name of every process that is not a party."""
 
@@ -75,6 +81,16 @@ def _reset(writer: asyncio.StreamWriter) -> None:
     if peer is not None and not writer.transport.is_closing():
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
     writer.transport.abort()
+
+
+def _is_unread(reader: asyncio.StreamReader, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> bool:
+    """Whether a server that has ended a connection has not read all bytes of a client that has not."""
+    if reader.at_eof():
+        return False
+    waiting = bytearray(4)
+    fcntl.ioctl(client.get_extra_info("socket").fileno(), termios.FIONREAD, waiting)
+    state = server.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+    return any(waiting) or state == _TCP_CLOSE
 
 
 class Relays:
@@ -220,9 +236,10 @@ class Relays:
         self, source: str, route: Route, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         target_reader, target_writer = await asyncio.open_connection(*route.target)
+        is_unread = partial(_is_unread, reader, writer, target_writer)
         pumps = [
             asyncio.ensure_future(self._pump((source, route.to), reader, target_writer)),
-            asyncio.ensure_future(self._pump((route.to, source), target_reader, writer)),
+            asyncio.ensure_future(self._pump((route.to, source), target_reader, writer, is_unread)),
         ]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_EXCEPTION)
@@ -236,9 +253,16 @@ class Relays:
                 for one in (writer, target_writer):
                     one.close() if has_ended else _reset(one)
 
-    async def _pump(self, direction: Direction, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(
+        self,
+        direction: Direction,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        is_unread: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Pass on bytes and the sender's end.
 
+        :param is_unread: for the sender's end, whether it has not read all that was sent to it.
         :raises OSError: the sender has reset the connection, or the receiver has, and the other one may know it.
         """
         sender, receiver = direction
@@ -249,6 +273,10 @@ class Relays:
                 await self._passable(sender, receiver)
                 raise
             await self._passable(sender, receiver)
+            if not data:
+                await asyncio.sleep(0)  # the other pump passes on what has arrived
+                if is_unread():
+                    raise ConnectionResetError
             try:
                 writer.write(data)
                 await writer.drain()
