@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
-from typing import Any
+from typing import Any, Final
+
+_WORD: Final = re.compile(r"[A-Z][a-z]{2,}|[a-z]{3,}|[A-Z]{3,}")
+"""A word of three letters or more, also in camel case; hexadecimal ids have few of them."""
+_MOST_WORDS: Final = 6
+"""Number of words that a name has at most; more may be a sentence, whatever separates them."""
+
+
+def may_be_sentence(text: str) -> bool:
+    """Return whether a name has so many words that it may be a sentence, such as ``ignore-all-previous-…``."""
+    return len(_WORD.findall(text)) > _MOST_WORDS
 
 
 def visible(text: str, *, lines: bool = False) -> str:

@@ -241,5 +241,12 @@ async def test_an_account_without_the_right_is_named(make_agent: MakeAgent) -> N
         plan = await weak.ask("rmq.message.send", topicName="orders", body="x")
         error = await weak.fail("rmq.message.send", topicName="orders", body="x", confirm_token=plan["confirm_token"])
         assert "No default permission for topic:orders" in error
-        assert error.endswith("; this server uses account reader-account")
+        assert "; this server uses account reader-account" in error
         assert "12345678" not in error
+
+
+async def test_a_mistyped_topic_does_not_become_a_queue_s(writer: Agent, admin: Admin) -> None:
+    error = await writer.fail("rmq.topic.update", topicName="mails.urgent")
+    assert "that of a queue with this name is mails%2Eurgent" in error
+    assert "mails.urgent" in await writer.fail("rmq.message.send", topicName="mails.urgent", body="x")
+    assert not [topic for topic in await admin.topics() if topic.startswith("mails")]

@@ -11,8 +11,9 @@ from typing import Final, TypeVar
 
 from cometmq.client.errors import AccessDeniedError, BrokerError
 from cometmq.errors import CometMQError
+from cometmq.message.queue_names import own_spelling
 from cometmq.remoting.codes import ResponseCode
-from cometmq.visible import visible
+from cometmq.visible import may_be_sentence, visible
 
 T = TypeVar("T")
 
@@ -61,6 +62,12 @@ class Question:
     queue_id: int | None = None
     offset: int | None = None
     account: str = ""
+
+    @property
+    def topic_in_words(self) -> str:
+        """The topic in a sentence: that of another tool's queue in the queue's own spelling."""
+        name = own_spelling(self.topic)
+        return name if name == self.topic else quote(name)
 
 
 @dataclass(frozen=True)
@@ -117,7 +124,7 @@ async def tried(asking: Awaitable[T]) -> T | Unavailable:
 
 def quote(text: str) -> str:
     """Return a tag, expression or client id for a sentence; one that can be more than a name is cut and quoted."""
-    if _NAME.fullmatch(text):
+    if _NAME.fullmatch(text) and not may_be_sentence(text):
         return text
     clean = visible(text).replace(OPEN_QUOTE, "'").replace(_CLOSE_QUOTE, "'")
     return f"{OPEN_QUOTE}{clean[:_QUOTED]}{'…' if len(clean) > _QUOTED else ''}{_CLOSE_QUOTE}"

@@ -55,20 +55,21 @@ def subscribes(question: Question, facts: GroupFacts, message: MessageExt) -> Ch
         expressions.setdefault(_text(data), []).append(name)
     different = "; ".join(f"{text}: {_names(names)}" for text, names in expressions.items())
     if all(data is None for data in known.values()):
-        evidence = f"No member of group {question.group} subscribes to topic {topic}."
+        evidence = f"No member of group {question.group} subscribes to topic {question.topic_in_words}."
         return Check("subscription", Verdict.CAUSE, evidence, "Add the topic to the subscription of its consumers.")
     missing = [data for data in known.values() if data is None or not matches(data, message)]
     if len(expressions) > 1 and missing:
         return Check(
             "subscription",
             Verdict.CAUSE,
-            f"The members subscribe to topic {topic} differently ({different}), and not all of them want this message; "
-            "brokers use the newest subscription for all.",
+            f"The members subscribe to topic {question.topic_in_words} differently ({different}), and not all of them "
+            "want this message; brokers use the newest subscription for all.",
             "Give all members of a group the same subscription; use another group for another one.",
         )
     if len(expressions) > 1:
         evidence = (
-            f"The members subscribe to topic {topic} differently ({different}), but all of them want this message."
+            f"The members subscribe to topic {question.topic_in_words} differently ({different}), but all of them "
+            "want this message."
         )
         return Check("subscription", Verdict.RULED_OUT, evidence)
     if missing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cometmq.client.admin import Admin
-from cometmq.client.diagnosis.checks import Question
+from cometmq.client.diagnosis.checks import Question, quote
 from cometmq.client.errors import AccessDeniedError, BrokerError, ClientError, RouteNotFoundError, UnknownBrokerError
 from cometmq.client.queries import pull_one
 from cometmq.message.message import MessageExt, split_records
@@ -60,9 +60,9 @@ async def queue_of(admin: Admin, question: Question) -> MessageQueue:
         and 0 <= (question.queue_id or 0) < max(data.read_queue_nums, data.write_queue_nums)
     ]
     if len(brokers) != 1:
-        known = ", ".join(sorted(data.broker_name for data in route.queue_datas))
+        known = ", ".join(sorted(quote(data.broker_name) for data in route.queue_datas))
         raise ClientError(
-            f"{len(brokers)} brokers have queue {question.queue_id or 0} of topic {question.topic}",
+            f"{len(brokers)} brokers have queue {question.queue_id or 0} of topic {question.topic_in_words}",
             next_step=f"name one of its brokers: {known}",
         )
     return MessageQueue(question.topic, brokers[0], question.queue_id or 0)

@@ -179,7 +179,7 @@ async def _gone(admin: Admin, question: Question, now_ms: int) -> Check:
         )
         return Check("stored", Verdict.CAUSE, evidence, "Keep messages longer (fileReservedTime), or use an archive.")
     evidence = (
-        f"The index of topic {question.topic} has no message with this id: "
+        f"The index of topic {question.topic_in_words} has no message with this id: "
         f"it was never stored here, or is deleted.{sent}"
     )
     return Check(

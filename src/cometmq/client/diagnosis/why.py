@@ -28,10 +28,10 @@ async def why_not_consumed(admin: Admin, question: Question) -> Explanation:
     try:
         found = await find(admin, question)
     except RouteNotFoundError:
-        evidence = f"Topic {question.topic} does not exist, or no broker with it is registered."
+        evidence = f"Topic {question.topic_in_words} does not exist, or no broker with it is registered."
         step = "Check the name with cometmq topic list, and the brokers with cometmq cluster list."
         return Explanation(question, (Check("topic", Verdict.CAUSE, evidence, step),), question.msg_id)
-    topic = Check("topic", Verdict.RULED_OUT, f"Topic {question.topic} exists.")
+    topic = Check("topic", Verdict.RULED_OUT, f"Topic {question.topic_in_words} exists.")
     if isinstance(found, Extent):
         return Explanation(question, (topic, stored.out_of_range(question, found)))
     if found is None:

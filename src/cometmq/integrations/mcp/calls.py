@@ -170,7 +170,7 @@ class Calls:
             sentence = f"no complete answer within {self.options.call_seconds:g} seconds"
             if is_confirmed:
                 sentence += "; the change may have been carried out, so look before you repeat it"
-        return untrusted.sentence(sentence[:MAX_ERROR_CHARS] + self._account_of(error))
+        return untrusted.sentence(sentence[:MAX_ERROR_CHARS]) + self._account_of(error)
 
     def _account_of(self, error: Exception) -> str:
         """Return the part of a sentence about a denial that names this server's account."""

@@ -16,6 +16,7 @@ from cometmq.errors import CometMQError
 from cometmq.integrations.mcp.options import DEFAULT_ROWS, MAX_ARGUMENT_CHARS, MAX_ROWS, McpOptions
 from cometmq.integrations.mcp.plans import Plan
 from cometmq.integrations.mcp.untrusted import Untrusted
+from cometmq.message.queue_names import topic_spelled
 
 P = TypeVar("P", bound="Parameters")
 T = TypeVar("T")
@@ -27,6 +28,12 @@ Whole = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 
 INSTANCE: Final = "default"
 """The only instance: the cluster of the server's nameserver."""
+
+
+_TOPICS: Final = ("topicName", "sourceTopic")
+"""Parameters that are topics, or other tools' queues in their own spelling."""
+_NAMES_ONLY: Final = frozenset({"rmq.topic.update", "rmq.message.send"})
+"""Tools that may create a topic: a mistyped name must not become a queue's topic."""
 
 
 class ArgumentError(CometMQError):
@@ -134,6 +141,8 @@ class Tool(Generic[P]):
             json.dumps(given, ensure_ascii=False).encode()
         except (UnicodeEncodeError, RecursionError):
             raise ArgumentError(f"{self.name}: an argument is nested too deeply, or has half a character") from None
+        if self.name not in _NAMES_ONLY:
+            given |= {name: topic_spelled(given[name]) for name in _TOPICS if isinstance(given.get(name), str)}
         try:
             return msgspec.convert(given, self.parameters, strict=False)
         except msgspec.ValidationError as error:

@@ -128,9 +128,10 @@ def message_row(call: Call, message: MessageExt) -> dict[str, Any]:
         "msgId": untrusted.text(message.msg_id),
         "offsetMsgId": message.offset_msg_id,
         "topic": untrusted.text(message.topic),
+        **untrusted.own_spelling(message.topic),
         "tag": untrusted.optional(message.tags),
         "key": untrusted.optional(" ".join(message.keys)),
-        "brokerName": message.broker_name or None,
+        "brokerName": untrusted.name(message.broker_name) if message.broker_name else None,
         "queueId": message.queue_id,
         "offset": message.queue_offset,
         "storeTime": message.store_timestamp,
@@ -283,15 +284,18 @@ async def explain(call: Call, parameters: WhyParameters) -> dict[str, Any]:
         given(parameters.account, ""),
     )
     found = await why_not_consumed(call.admin, question)
-    clean = call.untrusted.sentence
+    untrusted = call.untrusted
+    is_usual = untrusted.name(found.broker) == found.broker
+    clean = untrusted.sentence if is_usual else untrusted.quoting  # sentences name the broker
     decisive = found.decisive
     return {
         "answer": clean(found.answer),
         "cause": None if decisive is None else decisive.name,
         "nextStep": "" if decisive is None else clean(decisive.next_step),
         "message": {
-            "msgId": call.untrusted.optional(found.msg_id),
-            "brokerName": found.broker or None,
+            "msgId": untrusted.optional(found.msg_id),
+            **untrusted.own_spelling(parameters.topic_name),
+            "brokerName": untrusted.name(found.broker) if found.broker else None,
             "queueId": found.queue_id,
             "offset": found.queue_offset,
         },

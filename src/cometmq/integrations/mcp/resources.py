@@ -13,7 +13,7 @@ from cometmq.client.admin.group_summary import progress_of, summaries_of, users_
 from cometmq.client.admin.members import check_group_exists, connection_of, contradictions, subscriptions_of
 from cometmq.client.admin.several import answered, asked_masters, users_topics
 from cometmq.client.admin.topic_settings import MESSAGE_TYPES, type_of
-from cometmq.client.diagnosis.checks import Unavailable, tried
+from cometmq.client.diagnosis.checks import Unavailable, quote, tried
 from cometmq.errors import CometMQError
 from cometmq.integrations.mcp.catalogue import INSTANCE, Call, Page, Parameters, Text, Tool, given
 from cometmq.integrations.mcp.options import MAX_ROWS
@@ -138,7 +138,8 @@ async def describe_broker(call: Call, parameters: OneBroker) -> dict[str, Any]:
     masters = await call.admin.masters(given(parameters.cluster_name, None))
     name = parameters.broker_name
     if name not in masters:
-        raise CometMQError(f"there is no broker {name}", next_step=f"choose one of: {', '.join(masters)}")
+        known = ", ".join(map(quote, masters))
+        raise CometMQError(f"there is no broker {name}", next_step=f"choose one of: {known}")
     table = await tried(call.admin.runtime_info(masters[name]))
     info = await call.admin.cluster_info()
     addresses = info.broker_addr_table[name].broker_addrs
@@ -195,7 +196,7 @@ def _topic(call: Call, name: str, route: TopicRouteData, types: dict[str, str] |
     for data in route.queue_datas:
         perm |= data.perm
     cluster = next((call.untrusted.name(one.cluster) for one in route.broker_datas), "")
-    row: dict[str, Any] = {"name": call.untrusted.name(name), "clusterId": cluster}
+    row: dict[str, Any] = {"name": call.untrusted.name(name), **call.untrusted.own_spelling(name), "clusterId": cluster}
     if types is not None:
         row["type"] = types.get(name, MESSAGE_TYPES[0])
     return {
@@ -345,6 +346,7 @@ def _subscriptions(
     return [
         {
             "topic": call.untrusted.text(data.topic),
+            **call.untrusted.own_spelling(data.topic),
             "expression": call.untrusted.text(data.sub_string or "*"),
             "filterMode": call.untrusted.text(data.expression_type or "TAG"),
             "consistency": "different" if any(f"topic {data.topic}:" in one for one in different) else "same",
@@ -359,6 +361,7 @@ def _queues(call: Call, progress: list[QueueProgress]) -> list[dict[str, Any]]:
     return [
         {
             "topic": call.untrusted.name(one.queue.topic),
+            **call.untrusted.own_spelling(one.queue.topic),
             "broker": call.untrusted.name(one.queue.broker_name),
             "queueId": one.queue.queue_id,
             "brokerOffset": one.broker_offset,

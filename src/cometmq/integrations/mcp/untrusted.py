@@ -16,12 +16,15 @@ from cometmq.integrations.mcp.options import (
     MAX_TEXT_CHARS,
 )
 from cometmq.message.message import MessageExt
-from cometmq.visible import visible
+from cometmq.message.queue_names import own_spelling
+from cometmq.visible import may_be_sentence, visible
 
 MASK: Final = "***"
 _PLAIN: Final = re.compile(r"[\w%.:@|#+/=-]{1,80}", re.ASCII)
 """A name that cannot contain a sentence."""
 _NAME: Final = re.compile(r"[\w%|.:\[\]-]{1,255}", re.ASCII)
+_REMARK: Final = re.compile(r" answered -?\d")
+"""The place in an error where a server's own words begin."""
 _MARK: Final = re.compile(r"<(?=/?\s{0,8}untrusted)", re.IGNORECASE)
 _SECRET_NAME: Final = (
     r"(?:pass(?:word|wd|phrase)|pwd|secret|token|api[-_]?key|private[-_]?key|credential|authorization"
@@ -96,21 +99,26 @@ class Untrusted:
         """Return the name of a topic, broker or cluster, or an address: marked if it is no usual one, because any
         program can register as a broker.
         """
-        return text if _NAME.fullmatch(text) else self.text(text)
+        return text if _NAME.fullmatch(text) and not may_be_sentence(text) else self.text(text)
+
+    def own_spelling(self, topic: str) -> dict[str, str]:
+        """Return the field ``displayName``, the queue's name, for the topic of another tool's queue."""
+        name = own_spelling(topic)
+        return {} if name == topic else {"displayName": self.text(name)}
 
     def text(self, text: str) -> str:
         """Return a tag, key, property or client id: as it is if it can only be a name, otherwise marked."""
         clean = self.masked(visible(text[:MASKED_CHARS]))
-        if _PLAIN.fullmatch(clean):
+        if _PLAIN.fullmatch(clean) and not may_be_sentence(clean):
             return clean
         return self._marked(_cut(clean, MAX_TEXT_CHARS))
 
     def sentence(self, text: str) -> str:
         """Return a sentence of ours, which is marked if it quotes a stranger
-        (:func:`cometmq.client.diagnosis.checks.quote`).
+        (:func:`cometmq.client.diagnosis.checks.quote`), or a server: any program can register as a broker.
         """
         clean = _cut(self.masked(visible(text)), MAX_ERROR_CHARS)
-        return self._marked(clean) if OPEN_QUOTE in clean else clean
+        return self._marked(clean) if OPEN_QUOTE in clean or _REMARK.search(clean) else clean
 
     def quoting(self, text: str) -> str:
         """Return a sentence with texts of strangers in it, marked."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from cometmq.client.admin import Admin
 from cometmq.client.admin.group_settings import as_change, groups_of_brokers
 from cometmq.client.admin.group_summary import check_no_members, delete_whole_group, own_topics
 from cometmq.client.admin.members import check_group_exists, members_of
@@ -21,15 +21,18 @@ from cometmq.client.admin.topic_settings import (
     topics_of_brokers,
     type_of,
 )
+from cometmq.client.diagnosis.checks import quote
 from cometmq.errors import CometMQError
 from cometmq.integrations.mcp.catalogue import ArgumentError, Call, Confirmed, Drastic, Text, Tool, Whole, given
 from cometmq.integrations.mcp.options import MAX_ROWS
 from cometmq.integrations.mcp.plans import Plan
 from cometmq.integrations.mcp.resources import PERMISSIONS, permission
 from cometmq.message.names import DLQ_PREFIX, MESSAGE_TYPE, RETRY_PREFIX, check_group, check_topic, is_system_topic
+from cometmq.message.queue_names import topic_spelled
 from cometmq.quantity import quantity
-from cometmq.remoting.bodies import SubscriptionGroupConfig, TopicConfig
+from cometmq.remoting.bodies import MessageQueue, SubscriptionGroupConfig, TopicConfig
 
+C = TypeVar("C")
 Queues = Annotated[int, Meta(ge=1, le=MAX_QUEUES)]
 
 
@@ -87,39 +90,44 @@ async def update_topic(call: Call, parameters: TopicUpdate) -> Plan:
     """Plan the creation or the change of a topic."""
     admin, name = call.admin, parameters.topic_name
     wrong = check_topic(name)
+    of_queue = topic_spelled(name)
+    if wrong is not None and check_topic(of_queue) is None:
+        raise ArgumentError(wrong, next_step=f"choose another topic; that of a queue with this name is {of_queue}")
     if wrong is not None or is_system_topic(name) or name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         raise ArgumentError(wrong or f"{name} belongs to the servers", next_step="choose another topic")
     masters = await admin.masters()
     existing = await topics_of_brokers(admin, name, masters)
     if not existing:
-        return _new_topic(admin, parameters, masters)
+        return _new_topic(call, parameters, masters)
     if parameters.type is not UNSET:
         raise ArgumentError(f"topic {name} exists, so its type cannot be changed", next_step="leave out the type")
     wanted = {broker: _changed_topic(config, parameters) for broker, config in existing.items()}
     hidden = await hidden_messages(admin, existing, wanted)
     if hidden:
         raise CometMQError(
-            f"{quantity(sum(hidden.values()), 'message')} in {', '.join(hidden)} would become unreadable",
+            f"{quantity(sum(hidden.values()), 'message')} in {', '.join(map(quote, hidden))} would become unreadable",
             next_step="lower writeQueues first, and readQueues when the consumers have finished",
         )
     changed = {broker: config for broker, config in wanted.items() if config != existing[broker]}
 
     async def run() -> dict[str, Any]:
         await put_topic_on(admin, changed, masters, "changed", existing=existing)
-        return {"topicName": name, "changedOn": sorted(changed)}
+        return {"topicName": name, "changedOn": _brokers(call, changed)}
 
+    before, after = _fields(existing, _topic_fields), _fields(wanted, _topic_fields)
     return Plan(
         f"Change topic {name} on {quantity(len(changed), 'broker')}.",
-        [f"broker {broker}" for broker in sorted(changed)],
-        {broker: _topic_fields(config) for broker, config in existing.items()},
-        {broker: _topic_fields(config) for broker, config in wanted.items()},
+        [f"broker {broker}" for broker in _brokers(call, changed)],
+        _named(call, before),
+        _named(call, after),
         run,
         [] if changed else ["The topic has these settings already; nothing would change."],
+        guard=[before, after],
     )
 
 
-def _new_topic(admin: Admin, parameters: TopicUpdate, masters: dict[str, str]) -> Plan:
-    name = parameters.topic_name
+def _new_topic(call: Call, parameters: TopicUpdate, masters: dict[str, str]) -> Plan:
+    admin, name = call.admin, parameters.topic_name
     read = given(parameters.read_queues, given(parameters.write_queues, DEFAULT_QUEUES))
     kind = given(parameters.type, MESSAGE_TYPES[0])
     config = TopicConfig(
@@ -133,11 +141,12 @@ def _new_topic(admin: Admin, parameters: TopicUpdate, masters: dict[str, str]) -
     async def run() -> dict[str, Any]:
         await put_topic_on(admin, dict.fromkeys(masters, config), masters, "created")
         await admin.until_routed(name, list(masters.values()))
-        return {"topicName": name, "createdOn": sorted(masters)}
+        return {"topicName": name, "createdOn": _brokers(call, masters)}
 
-    after = {broker: _topic_fields(config) for broker in masters}
-    impact = [f"broker {broker}" for broker in masters]
-    return Plan(f"Create topic {name} on {quantity(len(masters), 'broker')}.", impact, {}, after, run)
+    after = _fields(dict.fromkeys(masters, config), _topic_fields)
+    impact = [f"broker {broker}" for broker in _brokers(call, masters)]
+    summary = f"Create topic {name} on {quantity(len(masters), 'broker')}."
+    return Plan(summary, impact, {}, _named(call, after), run, guard=after)
 
 
 def _changed_topic(config: TopicConfig, parameters: TopicUpdate) -> TopicConfig:
@@ -172,7 +181,9 @@ async def delete_topic(call: Call, parameters: TopicDeletion) -> Plan:
     count = sum(offsets.max_offset - offsets.min_offset for offsets in stats.values())
     before = {
         "messages": count,
-        "queues": _first({str(queue): [one.min_offset, one.max_offset] for queue, one in sorted(stats.items())}),
+        "queues": _first(
+            {_queue(call, queue): [one.min_offset, one.max_offset] for queue, one in sorted(stats.items())}
+        ),
         "consumerGroups": [call.untrusted.text(group) for group in groups[:MAX_ROWS]],
     }
 
@@ -208,15 +219,17 @@ async def update_group(call: Call, parameters: GroupUpdate) -> Plan:
     async def run() -> dict[str, Any]:
         for broker in changed:
             await admin.create_group(as_change(existing.get(broker), wanted[broker]), broker_address=masters[broker])
-        return {"groupName": name, "changedOn": changed}
+        return {"groupName": name, "changedOn": _brokers(call, changed)}
 
+    before, after = _fields(existing, _group_fields), _fields(wanted, _group_fields)
     return Plan(
         f"{'Change' if existing else 'Create'} group {name} on {quantity(len(changed), 'broker')}.",
-        [f"broker {broker}" for broker in changed],
-        {broker: _group_fields(config) for broker, config in existing.items()},
-        {broker: _group_fields(config) for broker, config in wanted.items()},
+        [f"broker {broker}" for broker in _brokers(call, changed)],
+        _named(call, before),
+        _named(call, after),
         run,
         [] if changed else ["The group has these settings already; nothing would change."],
+        guard=[before, after],
     )
 
 
@@ -245,6 +258,7 @@ async def delete_group(call: Call, parameters: GroupDeletion) -> Plan:
     configs = await groups_of_brokers(admin, name, await admin.masters())
     topics = set(await admin.topics())
     lost = [topic for topic in own_topics(name) if topic in topics]
+    before = _fields(configs, _group_fields)
 
     async def run() -> dict[str, Any]:
         await delete_whole_group(admin, name)
@@ -253,10 +267,11 @@ async def delete_group(call: Call, parameters: GroupDeletion) -> Plan:
     return Plan(
         f"Delete group {name}, its offsets, and its retry and dead-letter topics.",
         [f"topic {topic} is deleted" for topic in lost],
-        {"brokers": {broker: _group_fields(config) for broker, config in configs.items()}, "topics": lost},
+        {"brokers": _named(call, before), "topics": lost},
         {},
         run,
         ["A group that is created again starts without offsets. Its dead letters are lost."],
+        guard=[before, lost],
     )
 
 
@@ -281,16 +296,33 @@ async def reset_offset(call: Call, parameters: OffsetReset) -> Plan:
     return Plan(
         f"Reset group {group} in topic {topic}.",
         [f"{quantity(len(members), 'online member')} would move" if members else "the group has no online members"],
-        _offsets(moves, before=True),
-        _offsets(moves, before=False) if timestamp >= 0 else {"every queue": "its end"},
+        _offsets(call, moves, before=True),
+        _offsets(call, moves, before=False) if timestamp >= 0 else {"every queue": "its end"},
         run,
         warnings,
         guard={"queues": [str(move.queue) for move in moves], "members": members},
     )
 
 
-def _offsets(moves: list[Move], *, before: bool) -> dict[str, Any]:
-    return _first({str(move.queue): move.before if before else move.after for move in moves})
+def _offsets(call: Call, moves: list[Move], *, before: bool) -> dict[str, Any]:
+    return _first({_queue(call, move.queue): move.before if before else move.after for move in moves})
+
+
+def _fields(configs: Mapping[str, C], fields_of: Callable[[C], dict[str, Any]]) -> dict[str, Any]:
+    return {broker: fields_of(config) for broker, config in configs.items()}
+
+
+def _named(call: Call, by_broker: dict[str, Any]) -> dict[str, Any]:
+    """Return fields by broker for an answer, in which the names of brokers are texts of strangers."""
+    return {call.untrusted.name(broker): fields for broker, fields in by_broker.items()}
+
+
+def _brokers(call: Call, names: Iterable[str]) -> list[str]:
+    return list(map(call.untrusted.name, sorted(names)))
+
+
+def _queue(call: Call, queue: MessageQueue) -> str:
+    return f"queue {queue.queue_id} of {queue.topic} on {call.untrusted.name(queue.broker_name)}"
 
 
 def _first(queues: dict[str, Any]) -> dict[str, Any]:
