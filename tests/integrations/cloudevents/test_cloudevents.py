@@ -112,6 +112,25 @@ def test_an_empty_attribute_needs_structured_mode() -> None:
     assert from_message(to_structured(event, "events")).get_extension("note") == ""
 
 
+def test_data_that_means_none_needs_structured_mode() -> None:
+    event = event_of(b"\0", datacontenttype="application/octet-stream")
+    with pytest.raises(ValueError, match="use to_structured"):
+        to_binary(event, "events")
+    assert from_message(to_structured(event, "events")).get_data() == b"\0"
+
+
+@pytest.mark.parametrize(
+    ("properties", "words"),
+    [
+        ({"CE_contenttype": "application/cloudevents-batch+json"}, "a batch of CloudEvents"),
+        ({"CE_specversion": "1.0", "CE_time": "yesterday"}, "malformed CloudEvent: invalid literal"),
+    ],
+)
+def test_an_error_says_what_is_wrong(properties: dict[str, str], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        from_message(Message("events", b"[]", properties=properties))
+
+
 def test_an_id_with_blanks_is_no_key() -> None:
     assert to_binary(event_of(id="a b"), "events").keys == []
 

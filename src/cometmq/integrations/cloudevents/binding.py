@@ -27,6 +27,7 @@ _VERSION: Final = "specversion"
 _DATA_CONTENT_TYPE: Final = "datacontenttype"
 _TIME: Final = "time"
 _STRUCTURED: Final = "application/cloudevents"
+_BATCH: Final = "application/cloudevents-batch"
 _NO_DATA: Final = b"\0"
 _MALFORMED: Final = (
     CloudEventValidationError,
@@ -36,15 +37,16 @@ _MALFORMED: Final = (
     OverflowError,
     RecursionError,
     TypeError,
+    ValueError,
 )
-"""Errors for events that are malformed, besides ``ValueError``: those of the SDK, and of damaged bodies."""
+"""Errors for events that are malformed: those of the SDK, and of damaged bodies."""
 
 
 def to_binary(event: BaseCloudEvent, topic: str, event_format: Format | None = None) -> Message:
     """Return a message with an event in binary mode; the event's ID is the message's key.
 
     :param event_format: writes the data; by default, JSON.
-    :raises ValueError: an attribute is empty.
+    :raises ValueError: an attribute is empty, or the data is one zero byte, which means that there is none.
     """
     attributes = event.get_attributes()
     properties = {}
@@ -55,6 +57,8 @@ def to_binary(event: BaseCloudEvent, topic: str, event_format: Format | None = N
                 raise ValueError(f"the attribute {name} is empty, which properties cannot be: use to_structured")
             properties[CONTENT_TYPE if name == _DATA_CONTENT_TYPE else PREFIX + name] = text
     data = (event_format or JSONFormat()).write_data(event.get_data(), attributes.get(_DATA_CONTENT_TYPE))
+    if data == _NO_DATA:
+        raise ValueError("the data is one zero byte, which means that there is none: use to_structured")
     return Message(topic, data or _NO_DATA, keys=_keys(event), properties=properties)
 
 
@@ -82,19 +86,24 @@ def from_message(
     :param event_factory: makes the event; by default, the class for the event's version.
     :raises ValueError: the message contains no event, or a malformed one.
     """
+    attributes = _attributes(message.properties)
+    content_type = str(attributes.get(_DATA_CONTENT_TYPE, ""))
+    if content_type.startswith(_BATCH):
+        raise ValueError("the message contains a batch of CloudEvents, and RocketMQ's binding has one in each message")
+    if _VERSION not in attributes and not content_type.startswith(_STRUCTURED):
+        raise ValueError("the message contains no CloudEvent: it has no property CE_specversion")
     try:
-        return _read(message, event_format or JSONFormat(), event_factory)
+        return _read(message, attributes, event_format or JSONFormat(), event_factory)
     except _MALFORMED as error:
         raise ValueError(f"the message contains a malformed CloudEvent: {error}") from error
 
 
-def _read(message: Message | MessageExt, reader: Format, event_factory: EventFactory | None) -> BaseCloudEvent:
-    attributes = _attributes(message.properties)
+def _read(
+    message: Message | MessageExt, attributes: dict[str, Any], reader: Format, event_factory: EventFactory | None
+) -> BaseCloudEvent:
     content_type = attributes.get(_DATA_CONTENT_TYPE)
     if content_type is not None and content_type.startswith(_STRUCTURED):
         return reader.read(event_factory, message.body)
-    if _VERSION not in attributes:
-        raise ValueError("the message contains no CloudEvent: it has no property CE_specversion")
     if _TIME in attributes:
         attributes[_TIME] = decode_header_value(_TIME, attributes[_TIME])
     make = event_factory or get_event_factory_for_version(attributes[_VERSION])
