@@ -91,6 +91,31 @@ async def test_a_message_with_a_damaged_body_is_a_dead_letter(cluster: Cluster, 
     assert await left(cluster, "workers", "orders") == []
 
 
+async def test_a_damaged_message_does_not_hold_up_a_batch_in_order(cluster: Cluster) -> None:
+    """The handler of a batch cannot leave a message out, and the whole queue would wait for it."""
+    broker = broker_at(cluster)
+    seen: list[list[str]] = []
+
+    @broker.subscriber("orders", group="workers", fifo=True, batch=True, nack_delay_s=0.0)
+    async def note(bodies: list[str]) -> None:
+        seen.append(bodies)
+        if len(seen) < 3:
+            raise ValueError("again")
+
+    await cluster.create_topic("orders", queues=1)
+    async with broker:
+        await broker.publish("one", "orders")
+        await send_damaged(cluster, "orders")
+        await broker.publish("two", "orders")
+        await broker.start()
+        await until(lambda: len(seen) == 3)
+    assert seen == [["one", "two"]] * 3
+    async with Admin(cluster.namesrv_address) as admin:
+        letters = [letter async for letter in read_dead_letters(admin, "workers", Selection())]
+    assert [letter.stored_body for letter in letters] == [BODY], "it is a dead letter once"
+    assert await left(cluster, "workers", "orders") == []
+
+
 async def test_a_message_that_fails_is_received_again_and_one_that_is_rejected_is_dead(cluster: Cluster) -> None:
     broker, attempts = broker_at(cluster), defaultdict[str, list[int]](list)
 

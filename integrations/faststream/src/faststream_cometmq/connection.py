@@ -22,6 +22,7 @@ from cometmq.client import (
     TransactionProducer,
     TransactionState,
 )
+from cometmq.client.consumer.failures import send_to_retry_topic
 from cometmq.client.consumer.listener import Verdict
 from cometmq.errors import CometMQError
 from cometmq.limits import MAX_TOPIC_CHARS
@@ -135,6 +136,13 @@ class Connection:
             await consumer.subscribe(topic, reads.expression, expression_type=reads.expression_type)
         await consumer.start()
         return consumer
+
+    async def make_dead_letter(self, group: str, message: MessageExt) -> None:
+        """Store a copy of a message that a group's member received in order as a dead letter.
+
+        :raises CometMQError: it is not stored, or it is unknown whether it is.
+        """
+        await send_to_retry_topic(self.producer.instance, group, message, message.reconsume_times)
 
     async def _ready(self, reads: Reads) -> None:
         reads.check()

@@ -50,6 +50,8 @@ class OrderedSettlement:
     def __init__(self, nack_delay_s: float | None) -> None:
         self._delay_s = nack_delay_s
         self._verdicts: dict[int, Verdict] = {}
+        self.dead_letters: set[str] = set()
+        """The messages of batches that come again, by offset ID, which are dead letters already."""
 
     async def ack(self, messages: Sequence[MessageExt]) -> None:
         """The group has consumed the messages."""
@@ -63,6 +65,11 @@ class OrderedSettlement:
         """The messages are dead letters, and the queue goes on."""
         self._verdicts[id(messages[0])] = self.dead
 
-    def verdict(self, messages: Sequence[MessageExt]) -> Verdict:
-        """Return and forget the verdict; messages that nobody settled have failed."""
-        return self._verdicts.pop(id(messages[0]), Suspend(seconds=self._delay_s))
+    def verdict(self, messages: Sequence[MessageExt], handled: Sequence[MessageExt]) -> Verdict:
+        """Return and forget the verdict on messages, of which some were handled; what nobody settled has failed."""
+        verdict: Verdict = None
+        if handled:
+            verdict = self._verdicts.pop(id(handled[0]), Suspend(seconds=self._delay_s))
+        if not isinstance(verdict, Suspend):
+            self.dead_letters.difference_update(message.offset_msg_id for message in messages)
+        return verdict

@@ -237,19 +237,31 @@ class RocketMQSubscriber(SubscriberUsecase[Raw]):
 
     def _listener(self, settlement: OrderedSettlement) -> Any:
         async def listen(messages: Sequence[MessageExt]) -> Verdict:
-            if len(messages) == 1 and is_damaged(messages[0]):
-                self._log(logging.ERROR, f"message {messages[0].msg_id} becomes a dead letter: its body is damaged")
-                return settlement.dead
             task = asyncio.current_task()
             assert task is not None
             self._tasks.add(task)
             try:
-                await self.consume(tuple(messages) if self.options.batch else messages[0])
+                whole = await self._whole(messages, settlement)
+                if whole:
+                    await self.consume(tuple(whole) if self.options.batch else whole[0])
             finally:
                 self._tasks.discard(task)
-            return settlement.verdict(messages)
+            return settlement.verdict(messages, whole)
 
         return listen
+
+    async def _whole(self, messages: Sequence[MessageExt], settlement: OrderedSettlement) -> list[MessageExt]:
+        """Return the messages without those whose bodies are damaged, which become dead letters once.
+
+        :raises CometMQError: a dead letter is not stored, and the queue waits.
+        """
+        damaged = [message for message in messages if is_damaged(message)]
+        for message in damaged:
+            if message.offset_msg_id not in settlement.dead_letters:
+                self._log(logging.ERROR, f"message {message.msg_id} becomes a dead letter: its body is damaged")
+                await self._outer_config.connection.make_dead_letter(self.reads.group, message)
+                settlement.dead_letters.add(message.offset_msg_id)
+        return [message for message in messages if message not in damaged]
 
     # --- replies and logs ---
 
