@@ -2,6 +2,8 @@
 
 python program.py NAMESRV TOPIC GROUP COUNT CONFIRMED prints the payloads of COUNT events as JSON, when Airflow has
 stored the first CONFIRMED of them.
+python program.py store NAMESRV TOPIC GROUP FILE CONFIRMED stores the first CONFIRMED events in FILE, as the triggerer
+does in Airflow's database, and takes further ones without storing them, until it is killed.
 python program.py connection CONN_ID TOPIC sends a message to TOPIC with a connection, and prints the connection's type,
 the outcome of its test, and the payload of the event to which the message leads.
 """
@@ -10,6 +12,7 @@ import asyncio
 import importlib
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
@@ -48,6 +51,22 @@ async def main(namesrv: str, topic: str, group: str, count: int, confirmed: int)
     print(json.dumps(payloads))
 
 
+async def store(namesrv: str, topic: str, group: str, file: str, confirmed: int) -> None:
+    """Write a line for each event: whether it was stored, and its body."""
+    trigger = trigger_of(topic, group, namesrv=namesrv)
+    key = trigger.shared_stream_key()
+    manager = SharedStreamManager()
+    with Path(file).open("a", buffering=1) as lines:
+        async for event in trigger.filter_shared_stream(manager.subscribe(trigger_id=1, trigger=trigger, key=key)):
+            sequence = manager.bind_pending_event(trigger_id=1, key=key)
+            if confirmed:
+                lines.write(f"stored {event.payload['body']}\n")
+                manager.confirm_persisted([sequence])
+                confirmed -= 1
+            else:
+                lines.write(f"taken {event.payload['body']}\n")
+
+
 async def run_alone(namesrv: str, topic: str, group: str, count: int) -> None:
     """Take events as older versions of Airflow do."""
     payloads = []
@@ -76,6 +95,10 @@ async def use(conn_id: str, topic: str) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "connection":
         asyncio.run(use(*sys.argv[2:]))
+        sys.exit()
+    if sys.argv[1] == "store":
+        at, name, members, lines, number = sys.argv[2:]
+        asyncio.run(store(at, name, members, lines, int(number)))
         sys.exit()
     namesrv, topic, group, *counts = sys.argv[1:]
     if len(counts) == 2:

@@ -8,10 +8,12 @@ import os
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.helpers.waiting import wait_for
 from tests.integrations.damaged import send_damaged_to
 from tests.interop.builds import ToolMissingError, airflow_three
 
@@ -54,17 +56,20 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(airflow: Path, home: Path, *arguments: str, **variables: str) -> list[dict[str, Any]]:
-    environment = {
+def environment(home: Path, **variables: str) -> dict[str, str]:
+    return {
         **variables,
         "PATH": os.environ["PATH"],
         "HOME": str(home),
         "AIRFLOW_HOME": str(home / "airflow"),
         "PYTHONPATH": f"{home}:{ROOT / 'src'}",
     }
+
+
+def run(airflow: Path, home: Path, *arguments: str, **variables: str) -> list[dict[str, Any]]:
     done = subprocess.run(
         [airflow, HERE / "program.py", *arguments],
-        env=environment,
+        env=environment(home, **variables),
         capture_output=True,
         text=True,
         timeout=200,
@@ -114,6 +119,37 @@ def test_a_message_with_a_damaged_body_is_a_dead_letter(
     payloads = run(airflow, home, cluster.namesrv_address, topic, group, *counts)
     assert [payload["body"] for payload in payloads] == ["one", "two"]
     assert left(cluster, topic, group) == [b"two"]
+
+
+def test_no_event_is_lost_when_a_triggerer_is_killed(airflow: Path, cluster: ProcessCluster, home: Path) -> None:
+    """apache/airflow#31795: messages of Kafka were committed before their events were stored."""
+    address = cluster.namesrv_address
+    files = [home / "killed", home / "other"]
+    with ExitStack() as stack:
+        producer, admin = stack.enter_context(SyncProducer("p", address)), stack.enter_context(SyncAdmin(address))
+        admin.create_topic("killed", queues=4)
+        triggerers = []
+        for file, confirmed in zip(files, ("2", "1000"), strict=True):
+            words = ["store", address, "killed", "dags", str(file), confirmed]
+            command = [str(airflow), str(HERE / "program.py"), *words]
+            triggerers.append(stack.enter_context(subprocess.Popen(command, env=environment(home))))
+            stack.callback(triggerers[-1].kill)
+        sent: list[str] = []
+
+        def is_in_the_middle() -> bool:
+            sent.append(str(len(sent)))
+            producer.send(Message("killed", sent[-1].encode()))
+            return len(bodies(files[0], "taken")) >= 2 and bool(bodies(files[1], "stored"))
+
+        wait_for(is_in_the_middle, "both triggerers", timeout_s=120)
+        triggerers[0].kill()
+        wait_for(lambda: {*bodies(files[0], "stored"), *bodies(files[1], "stored")} == {*sent}, "all events", 20)
+    assert {*bodies(files[0], "taken")} <= {*bodies(files[1], "stored")}
+
+
+def bodies(file: Path, state: str) -> list[str]:
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [line.split()[1] for line in lines if line.startswith(state)]
 
 
 def test_in_older_versions_it_is_acknowledged_when_its_event_is_taken(
