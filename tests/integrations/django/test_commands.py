@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import connection
-from django.test import Client, modify_settings
-from tests.integrations.django.project.tasks import add, fail
+from django.test import Client, modify_settings, override_settings
+from tests.integrations.django.project.tasks import add, echo, fail
 
 from cometmq.integrations.django.backend import CometMQBackend
 from cometmq.integrations.django.models import StoredTask
@@ -35,6 +36,7 @@ def test_the_migrations_make_the_table(database: Path) -> None:
         ({"queue": ["other"]}, "no queue of the backend: 'other'. Its QUEUES are"),
         ({"threads": 0}, "--threads must be at least 1"),
         ({"max_tasks": -1}, "--max-tasks must be at least 1"),
+        ({"reload": True, "burst": True}, "--reload is for one process that stays"),
     ],
 )
 def test_wrong_options_of_the_worker(database: Path, given: dict[str, Any], words: str) -> None:
@@ -57,6 +59,7 @@ def test_a_worker_without_a_table_says_what_to_do(database: Path) -> None:
         ({"OPTIONS": {"max_attempts": 17}}, "cometmq.E001", "a whole number from 1 to 16"),
         ({"OPTIONS": {"namesrv": "localhost"}}, "cometmq.E001", "the option namesrv is wrong"),
         ({"OPTIONS": {"results": "no"}}, "cometmq.E001", "results must be a bool"),
+        ({"OPTIONS": {"console": "javascript:alert(1)"}}, "cometmq.E001", "the option console must be an address"),
         ({"OPTIONS": {"security": "key"}}, "cometmq.E001", "security must be a Security"),
         ({"OPTIONS": {"prefix": "a b"}}, "cometmq.E001", "prefix 'a b'"),
         ({"OPTIONS": {"database": "orders"}}, "cometmq.E004", "no database 'orders'"),
@@ -111,3 +114,32 @@ def test_the_admins_page_shows_tasks_and_sends_them_again(broker: SyncCluster) -
     call("cometmq_worker", burst=True)
     bad.refresh()
     assert (bad.status, len(bad.errors)) == ("FAILED", 2)
+
+
+def test_the_admins_page_has_a_link_to_the_console(broker: SyncCluster) -> None:
+    result = echo.using(queue_name="Büro/nachts 1").enqueue("<script>")
+    browser = Client(SERVER_NAME="localhost")
+    browser.force_login(User.objects.create_superuser("admin"))
+    address = f"/admin/cometmq/storedtask/{result.id}/change/"
+    assert "in the console" not in browser.get(address).content.decode()
+    default = settings.TASKS["default"]
+    with override_settings(
+        TASKS={"default": {**default, "OPTIONS": {"console": "https://console.example.com/cometmq/"}}}
+    ):
+        page = browser.get(address).content.decode()
+    link = (
+        f"https://console.example.com/cometmq/messages?topic=django-B%25C3%25BCro%252Fnachts%25201&amp;key={result.id}"
+    )
+    assert f'<a href="{link}">in the console</a>' in page
+    assert "&lt;script&gt;" in page
+
+
+def test_the_admin_survives_a_task_of_a_backend_that_is_gone(broker: SyncCluster) -> None:
+    result = echo.enqueue(1)
+    StoredTask.objects.update(backend="gone")
+    browser = Client(SERVER_NAME="localhost")
+    browser.force_login(User.objects.create_superuser("admin"))
+    assert browser.get(f"/admin/cometmq/storedtask/{result.id}/change/").status_code == 200
+    again = {"action": "send_again", "_selected_action": [result.id]}
+    page = browser.post("/admin/cometmq/storedtask/", again, follow=True)
+    assert "belongs to no backend in TASKS: gone" in page.content.decode()

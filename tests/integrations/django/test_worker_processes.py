@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -260,3 +261,41 @@ def test_a_fork_has_connections_of_its_own(start: Start, tmp_path: Path) -> None
     start()
     wait_for(has_lines(file, 3), "three tasks")
     assert sorted(file.read_text().splitlines()) == ["child", "parent after", "parent before"]
+
+
+MODULE = """
+from pathlib import Path
+from tests.integrations.django.project.decorator import task
+
+@task()
+def version(file):
+    Path(file).write_text("{}")
+"""
+
+
+def test_a_worker_starts_again_when_the_code_changes(
+    broker: SyncCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RealOrangeOne/django-tasks#105: during development, a worker ran the code of yesterday."""
+    notes, module = tmp_path / "notes", tmp_path / "changing_tasks.py"
+    module.write_text(MODULE.format("old"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    task = importlib.import_module("changing_tasks").version
+    command = [sys.executable, "-m", "django", "cometmq_worker", "--reload"]
+    with (tmp_path / "worker.log").open("ab") as log:
+        worker = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ, start_new_session=True)
+    try:
+        task.enqueue(str(notes))
+        wait_for(lambda: notes.exists() and notes.read_text() == "old", "the first task")
+
+        def is_reloaded() -> bool:
+            module.write_text(MODULE.format("changed"))  # Django looks each second, and must have seen the file before
+            return log_of(tmp_path).count("runs tasks of") == 2
+
+        wait_for(is_reloaded, "another worker")
+        wait_for(is_finished(task.enqueue(str(notes))), "a task by the new code")
+        assert notes.read_text() == "changed"
+    finally:
+        os.killpg(worker.pid, signal.SIGTERM)
+        worker.wait(60)

@@ -4,14 +4,38 @@ from __future__ import annotations
 
 import json
 from typing import Any, ClassVar
+from urllib.parse import urlencode
 
 from django.contrib import admin, messages
-from django.utils.html import format_html_join
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.html import format_html, format_html_join
 
+from cometmq.errors import CometMQError
 from cometmq.integrations.django import results
 from cometmq.integrations.django.api import task_backends
 from cometmq.integrations.django.backend import CometMQBackend
 from cometmq.integrations.django.models import StoredTask
+
+
+def _backend_of(row: StoredTask) -> CometMQBackend | None:
+    """Return the backend of a task, if the settings still have it."""
+    try:
+        backend = task_backends[row.backend]
+    except ImproperlyConfigured:
+        return None
+    return backend if isinstance(backend, CometMQBackend) else None
+
+
+def _console_of(row: StoredTask) -> str | None:
+    """Return the address of a task's messages in the console, if the settings have the console's address."""
+    backend = _backend_of(row)
+    try:
+        if backend is None or backend.settings.console is None:
+            return None
+        query = urlencode({"topic": backend.settings.topic(row.queue_name), "key": row.id})
+    except CometMQError:
+        return None  # an option is wrong, as manage.py check says
+    return f"{backend.settings.console.rstrip('/')}/messages?{query}"
 
 
 @admin.register(StoredTask)
@@ -34,12 +58,19 @@ class StoredTaskAdmin(admin.ModelAdmin):
         return False
 
     def get_readonly_fields(self, request: Any, obj: Any = None) -> list[str]:
-        """Return all fields, and errors as text."""
-        return ["tracebacks" if field.name == "errors" else field.name for field in StoredTask._meta.fields]
+        """Return all fields, errors as text, and the link to the console if there is one."""
+        names = ["tracebacks" if field.name == "errors" else field.name for field in StoredTask._meta.fields]
+        return names if obj is None or _console_of(obj) is None else [*names, "message"]
 
     def get_fields(self, request: Any, obj: Any = None) -> list[str]:
         """Return all fields."""
         return self.get_readonly_fields(request, obj)
+
+    @admin.display(empty_value="-")
+    def message(self, row: StoredTask) -> Any:
+        """Return a link to the task's messages in the console."""
+        address = _console_of(row)
+        return None if address is None else format_html('<a href="{}">{}</a>', address, "in the console")
 
     def change_view(self, request: Any, object_id: str, form_url: str = "", extra_context: Any = None) -> Any:
         """Show a task without buttons that save it."""
@@ -57,8 +88,11 @@ class StoredTaskAdmin(admin.ModelAdmin):
         """Send READY and FAILED tasks again; their attempts begin anew."""
         sent = 0
         for row in selected:
-            backend = task_backends[row.backend]
-            if not isinstance(backend, CometMQBackend) or not results.make_ready(row, backend.settings.database):
+            backend = _backend_of(row)
+            if backend is None:
+                self.message_user(request, f"{row} belongs to no backend in TASKS: {row.backend}", messages.ERROR)
+                continue
+            if not results.make_ready(row, backend.settings.database):
                 self.message_user(request, f"{row} is {row.status} and is not sent again", messages.WARNING)
                 continue
             failure = backend.send(results.order_of(row))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
@@ -58,6 +59,8 @@ class BackendOptions:
     """Time limit in seconds for sending a task."""
     max_message_bytes: int = MAX_MESSAGE_BYTES
     """Maximum size of a task's message in bytes; the brokers have their own limit (``maxMessageSize``)."""
+    console: str | None = None
+    """The console's address, to which the admin's page of a task has a link."""
 
     def __post_init__(self) -> None:
         topic_of(self.prefix, "default")
@@ -75,6 +78,8 @@ class BackendOptions:
         for name, kind in (("results", bool), ("database", str)):
             if not isinstance(getattr(self, name), kind):
                 raise _wrong(name, f"a {kind.__name__}", getattr(self, name))
+        if self.console is not None and not _is_address(self.console):
+            raise _wrong("console", "an address such as 'https://console.example.com:8088'", self.console)
         if not isinstance(self.namesrv, str | None):
             raise _wrong("namesrv", "a str or None", self.namesrv)
         try:
@@ -108,6 +113,11 @@ class BackendOptions:
     def level(self, priority: int) -> int:
         """Return the priority of a message, a queue of the topic, for the priority of a task."""
         return (priority - PRIORITY_MIN) * (self.priority_levels - 1) // (PRIORITY_MAX - PRIORITY_MIN)
+
+
+def _is_address(value: object) -> bool:
+    """Return whether a value is the address of a page; a link to ``javascript:`` would run in the admin's page."""
+    return isinstance(value, str) and re.fullmatch(r"https?://[^\s/]+(/\S*)?", value) is not None
 
 
 def _check_number(name: str, value: object, least: float, most: float) -> None:

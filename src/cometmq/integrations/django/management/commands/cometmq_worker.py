@@ -11,6 +11,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 from django.db import Error as DatabaseError
+from django.utils.autoreload import run_with_reloader
 
 from cometmq.errors import CometMQError
 from cometmq.integrations.django.api import task_backends
@@ -40,6 +41,11 @@ class Command(BaseCommand):
         parser.add_argument("--burst", action="store_true", help="end when the queues are empty")
         parser.add_argument("--once", action="store_const", const=1, dest="max_tasks", help="end after one task")
         parser.add_argument("--max-tasks", type=int, metavar="N", help="end after N tasks, in each process")
+        parser.add_argument(
+            "--reload",
+            action="store_true",
+            help="start again when the project's code changes, for development; a task that runs then is started again",
+        )
 
     def handle(self, **given: Any) -> None:
         """Check the options, then run one worker or several."""
@@ -58,7 +64,12 @@ class Command(BaseCommand):
         work = partial(_work, backend, settings)
         try:
             with self._logging(given["verbosity"]):
-                work() if given["processes"] == 1 else Processes(given["processes"], work).run()
+                if given["reload"]:
+                    run_with_reloader(work)
+                elif given["processes"] == 1:
+                    work()
+                else:
+                    Processes(given["processes"], work).run()
         except CometMQError as error:
             raise CommandError(str(error)) from error
 
@@ -83,6 +94,8 @@ class Command(BaseCommand):
         for name in ("threads", "processes", "max_tasks"):
             if given[name] is not None and not 1 <= given[name] <= 1_000_000:
                 raise CommandError(f"--{name.replace('_', '-')} must be at least 1, not {given[name]}")
+        if given["reload"] and (given["processes"] > 1 or given["burst"] or given["max_tasks"] is not None):
+            raise CommandError("--reload is for one process that stays: leave out --processes, --burst and --max-tasks")
         if not queues:
             raise CommandError("the backend has no QUEUES: name the queues with --queue")
         other = [name for name in queues if backend.queues and name not in backend.queues]
