@@ -202,24 +202,24 @@ def faststream_cases() -> Path:
     address, commit = source.read_text(encoding="utf-8").split()
 
     def make(target: Path) -> None:
-        git = [tool("git"), "-C", str(target)]
-        _run([*git, "init", "--quiet", "--bare", "repository"], HERE)
-        git[-1] = str(target / "repository")
-        fetched = subprocess.run(
-            [*git, "fetch", "--quiet", "--depth=1", os.environ.get("FASTSTREAM_REPOSITORY", address), commit],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-        if fetched.returncode:
-            raise ToolMissingError(f"FastStream's test cases cannot be fetched: {fetched.stderr.strip()}")
-        _run([*git, "archive", "--output", str(target / "tests.tar"), commit, "tests"], HERE)
-        _run([tool("tar"), "--extract", "--no-same-owner", "--file", "tests.tar"], target)
+        _tests_from_git(target, os.environ.get("FASTSTREAM_REPOSITORY", address), commit)
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "install", "--no-deps"]
         _run([*pip, "--target", str(target / "lib"), "-r", str(requirements)], HERE)
 
     return built(Build("faststream-cases", (source, requirements, Path(sys.executable)), make))
+
+
+def _tests_from_git(target: Path, address: str, commit: str) -> None:
+    """Put the directory `tests` of a commit into the target."""
+    git = [tool("git"), "-C", str(target)]
+    _run([*git, "init", "--quiet", "--bare", "repository"], HERE)
+    git[-1] = str(target / "repository")
+    fetch = [*git, "fetch", "--quiet", "--depth=1", address, commit]
+    fetched = subprocess.run(fetch, capture_output=True, text=True, check=False, timeout=60)
+    if fetched.returncode:
+        raise ToolMissingError(f"test cases cannot be fetched: {fetched.stderr.strip()}")
+    _run([*git, "archive", "--output", str(target / "tests.tar"), commit, "tests"], HERE)
+    _run([tool("tar"), "--extract", "--no-same-owner", "--file", "tests.tar"], target)
 
 
 def _python(name: str, requirements: Path) -> Path:
@@ -254,6 +254,20 @@ def django_six() -> Path:
                     (target / "django-tests" / "tasks" / Path(member.name).name).write_bytes(file.read())
 
     return built(Build("django-six", (requirements, Path(python).resolve()), make))
+
+
+def django_backport_cases() -> Path:
+    """The test cases of the package `django-tasks`: `tests`.
+
+    Its source distribution has no tests, so Git brings them, from DJANGO_TASKS_REPOSITORY if it is set.
+    """
+    source = HERE / "django" / "backport" / "sources.txt"
+    address, commit = source.read_text(encoding="utf-8").split()
+
+    def make(target: Path) -> None:
+        _tests_from_git(target, os.environ.get("DJANGO_TASKS_REPOSITORY", address), commit)
+
+    return built(Build("django-backport-cases", (source,), make))
 
 
 def _python_of_django() -> str:

@@ -21,3 +21,5 @@ NOT_OURS = {
     "ImmediateBackendTestCase.test_throws_keyboard_interrupt": IN_A_WORKER,
     "ImmediateBackendTransactionTestCase.test_doesnt_wait_until_transaction_commit_by_default": ON_COMMIT,
 }
+NOT_OURS_OF_BACKPORT = {**NOT_OURS, "ImmediateBackendTestCase.test_get_result_from_different_request": HAS_RESULTS}
+"""The same for the package ``django-tasks``."""
