@@ -2,7 +2,7 @@
 
 ``python -m tests.spark.records.task_memory KIND NAMESRV TOPIC ROWS PLACE``: ``read`` and ``archive`` take ROWS
 messages from each queue, ``sink`` writes as many; ``store`` archives the whole log beside PLACE, ``upload`` into the S3
-server whose endpoint is TOPIC. Prints bytes.
+server whose endpoint is TOPIC, ``index`` indexes the archive in PLACE by key. Prints bytes.
 """
 
 from __future__ import annotations
@@ -68,6 +68,18 @@ def _archive_store(place: Path, to: Any) -> None:
     [split] = splits(options)
     for _ in write_split(options, split, OpenedArchive(to, Writer(1, "")), {}):
         pass
+
+
+def index(namesrv: str, topic: str, rows: int, place: Path) -> None:
+    """The tasks of the key index, one after the other, for the archive in PLACE, whose rows are all in one queue."""
+    from cometmq.spark.archives.log import ArchiveLog
+    from cometmq.spark.jobs.key_entries import NewMessages, make_blocks, write_buckets
+    from cometmq.storage import open_storage
+
+    log = ArchiveLog(place)
+    new = NewMessages(log.storage, {of.queue: (of.first, of.next) for of in log.queues()})
+    [done] = write_buckets(open_storage(place / "index"), "run=0", new.queues, make_blocks(new, log.files()))
+    assert sum(done.counts.messages.values()) == rows
 
 
 def sink(namesrv: str, topic: str, rows: int, place: Path) -> None:

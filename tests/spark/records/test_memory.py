@@ -14,12 +14,19 @@ from tests.storage.servers.seaweed import ACCESS_KEY, SECRET_KEY, seaweed
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cometmq.archive.changes import Batch
+from cometmq.archive.commits import Covered
 from cometmq.limits import SPARK_TASK_BYTES
 from cometmq.message.hosts import encode_host
 from cometmq.message.layout import RECORD
 from cometmq.message.record import body_crc, encode_record
+from cometmq.spark.archives.files import QueueWriter, Uploads
+from cometmq.spark.archives.log import ArchiveLog
+from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
+from cometmq.spark.records.queues import Queue
 from cometmq.storage import open_storage
 
 LARGE = 30_000
@@ -122,3 +129,31 @@ def test_a_task_needs_no_more_for_ten_times_the_messages(
     large = peak(kind, topics, topic, LARGE, tmp_path / "large")
     assert large < small + MARGIN_BYTES < small + TOPIC_BYTES // 2
     assert large < SPARK_TASK_BYTES
+
+
+@pytest.mark.timeout(600)
+def test_a_task_that_indexes_by_key_stays_within_its_limit(tmp_path: Path) -> None:
+    """Of a million messages, whose entries do not fit into the memory in which they are sorted."""
+    schema, rows = arrow_schema(ARCHIVE_COLUMNS), 1_000_000
+    numbers = np.random.default_rng(1).permutation(rows)
+    given = {
+        "topic": ["T"] * rows,
+        "brokerName": ["b"] * rows,
+        "queueId": [0] * rows,
+        "queueOffset": range(rows),
+        "storeTimestamp": [1] * rows,
+        "body": [b""] * rows,
+        "uniqKey": [f"7F0000010A2B18B4{number:016X}" for number in numbers],
+        "keys": [f"order-{number:016}" for number in numbers],
+    }
+    columns = [pa.array(given.get(field.name, [None] * rows), field.type) for field in schema]
+    log = ArchiveLog(tmp_path)
+    with log.locked(), Uploads(log.storage, log.writer.epoch) as uploads:
+        writer = QueueWriter(uploads, Queue("T", "b", 0), schema)
+        every = pa.RecordBatch.from_arrays(columns, schema=schema)
+        for first in range(0, rows, 10_000):
+            writer.add(every.slice(first, 10_000))
+        files = writer.close()
+    log.append(Batch("test", 0, covered=[Covered("T", "b", 0, 0, rows)], files=files))
+    assert peak("index", None, "", rows, tmp_path) < SPARK_TASK_BYTES
+    assert sum(pq.ParquetFile(file).metadata.num_rows for file in (tmp_path / "index").rglob("*.parquet")) == 2 * rows

@@ -17,13 +17,10 @@ In indexes of earlier versions, ``_indexed.json`` contains only the offsets, and
 from __future__ import annotations
 
 import re
-import zlib
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,7 +32,7 @@ from cometmq.archive.locks import local_directory
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.message import MessageExt
 from cometmq.quantity import quantity
-from cometmq.spark.archives.log import ArchiveLog, demand_visible, read_files, record_of
+from cometmq.spark.archives.log import ArchiveLog, demand_visible, record_of
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.jobs.documents import REQUESTS_AT_ONCE, create_document, find_document
 from cometmq.spark.jobs.job import job
@@ -43,21 +40,26 @@ from cometmq.spark.jobs.options import KeyIndexOptions
 from cometmq.spark.jobs.report.parts import Part, Table
 from cometmq.spark.jobs.report.plots import Bars, Plot
 from cometmq.spark.jobs.report.report import Report
-from cometmq.spark.jobs.run import collect_results, job_session
-from cometmq.spark.jobs.task_files import delete_unnamed, unique_path, write_file
+from cometmq.spark.jobs.run import collect_results, job_session, run_tasks
+from cometmq.spark.jobs.task_files import delete_unnamed
 from cometmq.spark.object_stores import open_place
 from cometmq.spark.records.queues import Offsets, Queue
 from cometmq.storage import Storage, check_conditional_writes
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-BUCKETS: Final = 64
+    from cometmq.spark.jobs.key_entries import Counts, NewMessages
+
+Ranges = Mapping[Queue, tuple[int, int]]
+"""For each queue, the first offset that is not indexed yet, and the offset after the last one that is archived."""
 _DONE: Final = "_indexed.json"
 _RUN: Final = re.compile(r"run=(\d+)")
-_COLUMNS: Final = ("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp", "uniqKey", "keys")
-"""Columns of an archive from which entries are made."""
+_TASK_ROWS: Final = 1_000_000
+"""Number of messages after which a task gets no more files. Reading them takes about two seconds."""
+_WRITTEN_ROWS: Final = 250_000
+"""Number of messages whose entries a task sorts and writes, until each bucket has a task of its own."""
 MAX_FOUND: Final = 10_000
 """Maximum number of messages that one lookup returns."""
 
@@ -68,16 +70,6 @@ class _Indexed(msgspec.Struct, frozen=True):
     totals: list[QueueTotals]
     files: dict[int, list[str]] | None = None
     """Paths of the files of each bucket; None in indexes of earlier versions."""
-
-
-class _EntryFile(msgspec.Struct, frozen=True):
-    """A file of entries that a task has written."""
-
-    path: str
-    bytes: int
-    bucket: int
-    keys: dict[str, int]
-    """Number of entries of each topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +140,8 @@ def build_key_index(options: KeyIndexOptions) -> KeyIndexReport:
     :raises OptionError: the directory has no archive.
     :raises SparkSourceError: the archive cannot be read, or the index cannot be written.
     """
+    from cometmq.spark.jobs.key_entries import NewMessages
+
     index, dry_run, on_step = open_place(options.index, options.storage), options.dry_run, options.on_step
     began = SYSTEM_CLOCK.monotonic()
     log = ArchiveLog(options.archive, storage=options.storage)
@@ -156,102 +150,80 @@ def build_key_index(options: KeyIndexOptions) -> KeyIndexReport:
     number = max(runs, default=-1) + 1
     indexed = {of.queue: of.next for of in runs[number - 1].totals} if runs else {}
     totals = log.queues()  # before the files: what comes meanwhile is left to the next run
-    files = [file for file in log.files() if file.end > indexed.get(file.queue, 0)]
+    ranges = {of.queue: (indexed.get(of.queue, 0), of.next) for of in totals}
+    files = [file for file in log.files() if _has_new(file, ranges)]
     topics: tuple[IndexedTopic, ...] = ()
     if files:
         if not dry_run and not runs and local_directory(index) is None:
             check_conditional_writes(index)
         with job_session(options, "cometmq key index") as session:
-            messages = _new_messages(session, log, files, totals, indexed)
-            entries = _entries(messages)
             on_step("counting messages" if dry_run else f"indexing {quantity(len(files), 'file')} of the archive")
-            keys = _count(entries) if dry_run else _write(index, number, entries, totals)
+            work = session, NewMessages(log.storage, ranges), _tasks_of(files)
+            counts = _count(*work) if dry_run else _write(*work, index, number, totals)
             topics = tuple(
-                IndexedTopic(topic, count, keys.get(topic, 0)) for topic, count in sorted(_count(messages).items())
+                IndexedTopic(topic, count, counts.keys.get(topic, 0))
+                for topic, count in sorted(counts.messages.items())
             )
     return KeyIndexReport(log.url, index.url, dry_run, topics, SYSTEM_CLOCK.monotonic() - began)
 
 
-def _new_messages(
-    spark: SparkSession, log: ArchiveLog, files: list[DataFile], totals: list[QueueTotals], indexed: Offsets
-) -> DataFrame:
-    """Return the archived messages that are not indexed yet. Joined files may contain indexed and new messages."""
-    from pyspark.sql import functions as f
-
-    limits = [(*of.queue, indexed.get(of.queue, 0), of.next) for of in totals]
-    known = spark.createDataFrame(
-        limits, "topic string, brokerName string, queueId int, indexedTo bigint, archivedTo bigint"
-    )
-    return (
-        read_files(spark, log, files, columns=_COLUMNS)
-        .join(f.broadcast(known), ["topic", "brokerName", "queueId"])
-        .where("queueOffset >= indexedTo AND queueOffset < archivedTo")
-    )
+def _has_new(file: DataFile, ranges: Ranges) -> bool:
+    first, end = ranges.get(file.queue, (0, 0))
+    return file.first < end and file.end > first
 
 
-def _entries(messages: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as f
-
-    every = f.array_distinct(f.concat(f.array("uniqKey"), f.split(f.coalesce("keys", f.lit("")), " ")))
-    return (
-        messages.select("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp", every.alias("every"))
-        .withColumn("key", f.explode("every"))
-        .where("key <> ''")
-        .drop("every")
-        .withColumn("bucket", f.crc32(f.concat("topic", f.lit("#"), "key").cast("binary")) % BUCKETS)
-    )
-
-
-def _count(rows: DataFrame) -> dict[str, int]:
-    """Count the rows of each topic."""
-    return dict(rows.groupBy("topic").count().collect())
+def _tasks_of(files: Iterable[DataFile]) -> list[list[DataFile]]:
+    """Divide files into those of each task. A task has as few topics as possible."""
+    tasks: list[list[DataFile]] = []
+    rows = _TASK_ROWS
+    for file in sorted(files, key=lambda file: (file.queue, file.first)):
+        if rows >= _TASK_ROWS:
+            tasks.append([])
+            rows = 0
+        tasks[-1].append(file)
+        rows += file.rows
+    return tasks
 
 
-def _write(index: Storage, number: int, entries: DataFrame, totals: list[QueueTotals]) -> dict[str, int]:
-    """Write a run, and return the number of entries of each topic.
+def _count(spark: SparkSession, new: NewMessages, tasks: Sequence[Sequence[DataFile]]) -> Counts:
+    """Count the new messages and their entries."""
+    from cometmq.spark.jobs.key_entries import Counts, count_new
+
+    return Counts.total(run_tasks(spark, tasks, partial(count_new, new), Counts))
+
+
+def _write(
+    spark: SparkSession,
+    new: NewMessages,
+    tasks: Sequence[Sequence[DataFile]],
+    index: Storage,
+    number: int,
+    totals: list[QueueTotals],
+) -> Counts:
+    """Write a run, and count its messages and entries.
 
     :raises ArchiveError: another job has written the run.
     """
+    from cometmq.spark.jobs.key_entries import BLOCK_DDL, BUCKETS, Counts, Written, make_blocks, write_buckets
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for task in batch.column(0).to_pylist():
+                yield from make_blocks(new, tasks[task])
+
     run = f"run={number}"
-    ordered = entries.repartition("bucket").sortWithinPartitions("bucket", "topic", "key")
-    files = collect_results(ordered, partial(_write_buckets, index, run), _EntryFile)
-    demand_visible(index, ((file.path, file.bytes) for file in files))
+    rows = sum(file.rows for files in tasks for file in files)
+    writers = min(max(rows // _WRITTEN_ROWS, 1), BUCKETS)
+    blocks = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, BLOCK_DDL).repartition(writers, "bucket")
+    written = collect_results(blocks, partial(write_buckets, index, run, new.queues), Written)
+    made = [file for of in written for file in of.files]
+    demand_visible(index, ((file.path, file.bytes) for file in made))
     paths: dict[int, list[str]] = {}
-    keys: Counter[str] = Counter()
-    for file in files:
+    for file in made:
         paths.setdefault(file.bucket, []).append(file.path)
-        keys.update(file.keys)
     create_document(index, f"{run}/{_DONE}", _Indexed(totals, paths))
-    delete_unnamed(index, run, {f"{run}/{_DONE}", *(file.path for file in files)})
-    return keys
-
-
-def _write_buckets(index: Storage, run: str, batches: Iterable[pa.RecordBatch]) -> Iterator[_EntryFile]:
-    """Write rows that are sorted by bucket, each bucket to a file of its own."""
-    for bucket, parts in groupby(_parts_of_buckets(batches), key=lambda part: part[0]):
-        keys: Counter[str] = Counter()
-        file = write_file(index, unique_path(f"{run}/bucket={bucket}"), _counted((part[1] for part in parts), keys))
-        if file is not None:
-            yield _EntryFile(file.path, file.bytes, bucket, dict(keys))
-
-
-def _counted(batches: Iterable[pa.RecordBatch], keys: Counter[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches, and count their rows by topic."""
-    for batch in batches:
-        for of in batch.column("topic").value_counts().to_pylist():
-            keys[of["values"]] += of["counts"]
-        yield batch
-
-
-def _parts_of_buckets(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    import numpy as np
-
-    for batch in batches:
-        buckets, rows = batch.column("bucket").to_numpy(), batch.drop_columns(["bucket"])
-        edges = [0, *(np.flatnonzero(np.diff(buckets)) + 1).tolist(), len(buckets)]
-        for first, end in pairwise(edges):
-            if first < end:
-                yield int(buckets[first]), rows.slice(first, end - first)
+    delete_unnamed(index, run, {f"{run}/{_DONE}", *(file.path for file in made)})
+    return Counts.total(of.counts for of in written)
 
 
 def find_by_key(
@@ -272,12 +244,13 @@ def find_by_key(
     :raises ArchiveError: the archive has lost files.
     """
     from cometmq.spark.archives.files import read_message
+    from cometmq.spark.jobs.key_entries import bucket_of
 
     log, indexes = ArchiveLog(archive, storage=storage), open_place(index, storage)
     runs = _runs(indexes)
     if not runs:
         raise OptionError(f"{index} has no key index", next_step="create one: cometmq pipeline key-index")
-    bucket = zlib.crc32(f"{topic}#{key}".encode()) % BUCKETS
+    bucket = bucket_of(topic, key)
     files = [path for number in sorted(runs) for path in _files_of(indexes, number, runs[number], bucket)]
     places = _places(indexes, files, topic, key)[: min(limit, MAX_FOUND)]
     if not places:

@@ -46,8 +46,13 @@ def unique_path(directory: str) -> str:
     return f"{directory}/part-{uuid.uuid4().hex}.parquet"
 
 
-def write_file(storage: Storage, path: str, batches: Iterable[pa.RecordBatch]) -> TaskFile | None:
-    """Write the batches to a file, and return it. Return None if there are no batches."""
+def write_file(
+    storage: Storage, path: str, batches: Iterable[pa.RecordBatch], *, dictionary: list[str] | bool = True
+) -> TaskFile | None:
+    """Write the batches to a file, and return it. Return None if there are no batches.
+
+    :param dictionary: columns that are dictionary-encoded; True for all.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -57,7 +62,7 @@ def write_file(storage: Storage, path: str, batches: Iterable[pa.RecordBatch]) -
         return None
     rows = 0
     with storage.open_writer(path) as file:
-        with pq.ParquetWriter(file, first.schema, compression="zstd") as writer:
+        with pq.ParquetWriter(file, first.schema, compression="zstd", use_dictionary=dictionary) as writer:
             for group in _groups(chain([first], batches)):
                 writer.write_table(pa.Table.from_batches(group))
                 rows += sum(batch.num_rows for batch in group)

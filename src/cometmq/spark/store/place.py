@@ -240,7 +240,7 @@ class StoredStore(StorePlace):
     @contextmanager
     def at_hand(self, *names: str) -> Iterator[Path]:
         """Download the files into a temporary directory, which is removed at the end of the block."""
-        with TemporaryDirectory(dir=_spool_directory()) as directory:
+        with TemporaryDirectory(dir=spool_directory()) as directory:
             for name in names:
                 size = self._size_of(name)
                 if size:
@@ -322,7 +322,7 @@ def spooled(stored: StoredRange, size: int, start: int, end: int) -> Iterator[IO
 
     :param size: size of the whole file.
     """
-    with TemporaryFile(dir=_spool_directory(), buffering=0) as file:
+    with TemporaryFile(dir=spool_directory(), buffering=0) as file:
         file.truncate(size)
         _download(stored, file, start, end)
         yield file
@@ -342,6 +342,6 @@ def _download(stored: StoredRange, file: IO[bytes], start: int, end: int) -> Non
             pass
 
 
-def _spool_directory() -> str | None:
+def spool_directory() -> str | None:
     """Return a directory of Spark on the executor, or None for the system's directory of temporary files."""
     return os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0] or None
