@@ -13,6 +13,7 @@ from tests.broker.wire import Wire
 from tests.helpers.pace import is_in_time
 
 from cometmq.broker.controller import Broker
+from cometmq.broker.failover.document import Member
 from cometmq.broker.member.set_member import SetMember
 from cometmq.client.producer.producer import Producer
 from cometmq.client.send_result import SendStatus
@@ -63,6 +64,29 @@ async def test_after_a_handover_no_offset_is_behind(tmp_path: Path, monkeypatch:
             await until(lambda first=first: members.master not in (None, first))  # type: ignore[misc]
             assert committed(master(members).broker) == offsets
             await until(lambda: members.in_sync == set("abc"))
+
+
+async def test_the_member_that_has_copied_the_tables_becomes_the_master(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it copies them, another one gets further."""
+    async with member_set(tmp_path) as members:
+        await fill(members, 4)
+        first = master(members)
+        in_sync = first.machine.in_sync
+        assert in_sync is not None
+        copy_tables, asked = first.broker.ha.copy_tables, []
+
+        async def copied(member: Member) -> bool:
+            has_copied = await copy_tables(member)
+            asked.append(member.name)
+            in_sync._progress[member].end -= 1
+            return has_copied
+
+        monkeypatch.setattr(first.broker.ha, "copy_tables", copied)
+        await first.hand_over("", "a test")
+        await until(lambda: members.master not in (None, first))
+        assert [master(members).machine.me.name] == asked
 
 
 async def test_after_a_kill_offsets_are_at_most_a_second_old_and_never_ahead(tmp_path: Path) -> None:

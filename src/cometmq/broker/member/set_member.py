@@ -272,6 +272,9 @@ class SetMember:
         successor = None if in_sync is None else in_sync.best_successor(to, self._clock.monotonic())
         if successor is not None:
             await self.broker.ha.copy_tables(successor)
+            in_sync = machine.in_sync
+            if in_sync is not None and in_sync.best_successor(successor.name, self._clock.monotonic()) is not None:
+                to = successor.name  # another one, which is further now, has not copied the tables
         self._driver.command(e.HandOver(to, why))
         await self._driver.until(lambda: machine.epoch > epoch or machine.state in (State.MASTER, State.HALTED))
         if machine.epoch == epoch:
