@@ -282,7 +282,7 @@ class Channel(virtual.Channel):
             self._queues.pop(topic, None)
             self._run(self._receivers[False].stop(topic))
         waiting = self.connection.mailbox.remove(self, queue)
-        self._dispatched += len(waiting)
+        self._dispatched += sum(held[2] is not None for held in waiting)
         self._give_back(*waiting)
 
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
@@ -336,7 +336,7 @@ class Channel(virtual.Channel):
 
     def _put_arrived(self, *arrived: Held) -> None:
         if (connection := self.connection) is not None:
-            self._arrived += len(arrived)
+            self._arrived += sum(held[2] is not None for held in arrived)
             connection.mailbox.put(*[(self, held) for held in arrived])
 
     def dispatch(self, held: Held) -> None:
@@ -346,7 +346,7 @@ class Channel(virtual.Channel):
         callbacks = self._callbacks.get(queue)
         callback = callbacks[next(reversed(callbacks))] if callbacks else None
         payload = None if callback is None else self._accept(held, no_ack=no_ack)
-        self._dispatched += 1
+        self._dispatched += held[2] is not None
         if callback is None:
             self._give_back(held)
             return

@@ -1,14 +1,20 @@
-"""Receives the messages of a channel's queues by POP, never more than the channel may hold.
+"""Receives the messages of a channel's queues by POP; the channel never gets more than it may hold.
 
 A busy worker ends hundreds of tasks a second. So that each of them does not cost a request to acknowledge it, a request
 for the next message and two changes of the thread, they are *gathered*: acknowledgements are sent together every
 ``_GATHER_S``, and messages are requested when half of the prefetch limit is free, or with the acknowledgements.
+
+With a small limit, these are still many requests. So a receiver whose channel has ended messages all the time of late
+also takes messages *ahead*: as many as the channel will end in the next moment. They wait in the receiver, and the
+channel gets them when it ends others. If it ends none for ``_STILL_S``, another worker shall have them: they are given
+back, and nothing is taken ahead for some time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -36,6 +42,15 @@ _MOST_NAMED: Final = 10
 """Maximum number of messages that a line in the log names."""
 _AGAIN_S: Final = 0.3
 """Time in seconds for which a single receive waits for a message that was just given back."""
+_PERIOD_S: Final = 0.025
+"""Time in seconds for which messages are taken ahead."""
+_PERIODS: Final = 4
+"""Number of periods in each of which messages must have ended."""
+_AHEAD_WAIT_S: Final = 0.05
+"""Time in seconds for which a broker holds a request that also takes messages ahead."""
+_STILL_S: Final = 0.2
+_NOT_AHEAD_S: Final = 60.0
+"""Time in seconds for which nothing is taken ahead after messages were given back."""
 
 
 class _Consumer(SimpleConsumer):
@@ -87,6 +102,15 @@ class Receiver:
         """The messages whose acknowledgements are gathered."""
         self._is_gathering = False
         """True while a timer looks for them; only the event loop sets it."""
+        self._ahead: deque[PoppedMessage] = deque()
+        self._passing = threading.RLock()  # a signal handler may interrupt its holder, and acknowledge a message
+        self._paces: deque[int] = deque(maxlen=_PERIODS)
+        """The number of messages that ended in each of the last periods."""
+        self._period = 0
+        self._pace = 0
+        """The number of messages that have ended in the current period."""
+        self._last_end = 0.0
+        self._not_ahead_until = 0.0
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._expected_until = 0.0
@@ -105,7 +129,7 @@ class Receiver:
             self._task.cancel()
             await asyncio.wait({self._task})
         self._acknowledge()
-        await asyncio.gather(*map(self.give_back, held()))
+        await asyncio.gather(*map(self.give_back, [*held(), *self._take_ahead()]))
         await self._consumer.close()
 
     async def start(self, topic: str) -> None:
@@ -116,7 +140,7 @@ class Receiver:
         await self._consumer.subscribe(topic)
         try:
             if (credit := self._credit()) > 0:  # a missing right is raised here, not logged later
-                self._deliver(self, await self._consumer.receive(min(credit, _MOST), wait_s=0, topic=topic))
+                self._give(await self._consumer.receive(min(credit, _MOST), wait_s=0, topic=topic))
         except BaseException:
             await self._consumer.unsubscribe(topic)
             raise
@@ -126,9 +150,11 @@ class Receiver:
     async def stop(self, topic: str) -> None:
         """Stop receiving the messages of a topic."""
         await self._consumer.unsubscribe(topic)
+        await asyncio.gather(*map(self.give_back, self._take_ahead(topic)))
 
     def poke(self) -> None:
         """Look at the credit again; call it on the event loop."""
+        self._pass_on()
         self._changed.set()
 
     async def get(self, topic: str) -> PoppedMessage | None:
@@ -151,7 +177,14 @@ class Receiver:
                     self._changed.clear()
                     if self._room() <= 0:
                         await self._changed.wait()
-                self._deliver(self, await self._consumer.receive(min(room, _MOST)))
+                most = self._most_ahead()
+                found = await self._consumer.receive(min(room, _MOST), wait_s=_AHEAD_WAIT_S if most else None)
+                if not most:
+                    self._give(found)
+                elif found:
+                    self._take(found)
+                else:
+                    self._paces.clear()
                 failed = ""
             except CometMQError as error:
                 level = logging.DEBUG if str(error) == failed else logging.ERROR
@@ -161,15 +194,68 @@ class Receiver:
 
     def _room(self) -> int:
         """Return how many messages to request now."""
-        credit = self._credit()
-        return 0 if self._ended and credit < self._enough() else credit
+        most = self._most_ahead()
+        room = self._credit() - len(self._ahead) + most
+        return 0 if (self._ended or self._ahead) and room < self._enough() + most // 2 else room
+
+    # --- messages that are taken ahead ---
+
+    def _most_ahead(self) -> int:
+        """Return how many messages may be taken ahead: as many as ended in the slowest of the last periods."""
+        now = self._loop.time()
+        is_steady = len(self._paces) == _PERIODS and _period_at(now) <= self._period + 1
+        return min(*self._paces, _MOST) if is_steady and now >= self._not_ahead_until else 0
+
+    def _note_ends(self, count: int, now: float) -> None:
+        """Count messages that have ended; a period without any begins anew."""
+        period = _period_at(now)
+        if period > self._period + 1:
+            self._paces.clear()
+        elif period > self._period:
+            self._paces.append(self._pace)
+        if period > self._period:
+            self._period, self._pace = period, 0
+        self._pace += count
+
+    def _take(self, messages: Sequence[PoppedMessage]) -> None:
+        """Give the channel as many messages as it may hold; the others wait."""
+        self._ahead.extend(messages)
+        self._pass_on()
+        if self._ahead:
+            self._gather()
+
+    def _pass_on(self) -> None:
+        """Give the channel messages that wait, if it may hold more; any thread may call this."""
+        with self._passing:
+            row: list[PoppedMessage] = []
+            credit = self._credit()
+            with suppress(IndexError):
+                while len(row) < credit:
+                    row.append(self._ahead.popleft())
+            self._give(row)
+
+    def _give(self, messages: Sequence[PoppedMessage]) -> None:
+        """Give the channel messages for which it had room when they were requested."""
+        with self._passing:
+            if messages:
+                self._deliver(self, messages)
+
+    def _take_ahead(self, topic: str | None = None) -> list[PoppedMessage]:
+        """Remove and return the messages that wait, or those of a topic."""
+        with self._passing:
+            taken = [message for message in self._ahead if topic in (None, message.subscribed_topic)]
+            for message in taken:
+                self._ahead.remove(message)
+        return taken
 
     # --- the ends of messages ---
 
     def ack_soon(self, message: PoppedMessage) -> None:
         """Acknowledge a message, without waiting for it; any thread may call this."""
         self._ended.append(message)
-        if self._credit() == self._enough():
+        if self._ahead:
+            self._pass_on()
+        elif self._credit() == self._enough():
             self._loop.call_soon_threadsafe(self._changed.set)
         if not self._is_gathering:
             self._loop.call_soon_threadsafe(self._gather)
@@ -178,14 +264,23 @@ class Receiver:
         """Start the timer, unless it runs."""
         if not self._is_gathering:
             self._is_gathering = True
+            self._last_end = self._loop.time()
             self._loop.call_later(_GATHER_S, self._look)
 
     def _look(self) -> None:
         """Acknowledge what was gathered, and look again a moment later; stop looking when there is nothing."""
-        self._is_gathering = bool(self._ended)
-        if self._ended:  # also what was added after the line above
-            self._is_gathering = True
+        self._is_gathering = False
+        count, now = len(self._ended), self._loop.time()  # also what was added after the line above
+        if count:
+            self._last_end = now
+            self._note_ends(count, now)
             self._acknowledge()
+        elif self._ahead and now - self._last_end >= _STILL_S:
+            self._not_ahead_until = now + _NOT_AHEAD_S
+            for message in self._take_ahead():
+                self._consumer.instance.spawn(self.give_back(message))
+        if count or self._ahead:
+            self._is_gathering = True
             self._loop.call_later(_GATHER_S, self._look)
 
     def _acknowledge(self) -> None:
@@ -196,8 +291,7 @@ class Receiver:
                 messages.append(self._ended.popleft())
         if not messages:
             return
-        self._changed.set()
-
+        self.poke()
         try:
             self._consumer.ack_then(messages, _log_failed)
         except CometMQError as error:
@@ -205,7 +299,7 @@ class Receiver:
 
     async def give_back(self, message: PoppedMessage) -> None:
         """Let a message be delivered again at once; if that fails, it comes again when its time is over."""
-        self._changed.set()
+        self.poke()
         self._expected_until = asyncio.get_running_loop().time() + _PAUSE_S
         try:
             await self._consumer.change_invisible(message, 0)
@@ -214,7 +308,7 @@ class Receiver:
 
     async def reject(self, message: PoppedMessage, reason: str) -> None:
         """Make a message a dead letter; if that fails, it comes again when its time is over."""
-        self._changed.set()
+        self.poke()
         place = f"message {message.msg_id} of topic {message.subscribed_topic}"
         try:
             await self._consumer.reject(message)
@@ -224,6 +318,10 @@ class Receiver:
                 await self._consumer.change_invisible(message, self._consumer.config.invisible_s)
         else:
             log.error("%s is now a dead letter of group %s: %s", place, self._consumer.group, reason)
+
+
+def _period_at(now: float) -> int:
+    return int(now / _PERIOD_S)
 
 
 def _log_failed(error: BaseException | None, messages: Sequence[PoppedMessage]) -> None:
