@@ -73,32 +73,32 @@ def delay(options: DelayOptions) -> DelayReport:
         with persisted(seen.withColumn("state", _state(source, at_ms, grace_ms))) as states:
             counts = count_states(states)
             on_step(f"measuring {counts.messages(DELIVERED):,} delivered messages")
-            late = states.where(f.col("state") == DELIVERED).selectExpr("*", "deliveredMs - dueMs AS lateMs")
-            late = late.where("lateMs IS NOT NULL")
+            late_by = lateness(states.where(f.col("state") == DELIVERED), counts.due_between(DELIVERED), top)
             on_step(f"counting {counts.messages(WAITING):,} waiting and {counts.messages(STUCK):,} stuck messages")
             waits = states.where(f.col("state") == WAITING)
-            waiting = waiting_by_topic(waits, top)
+            waiting = waiting_by_topic(waits, top) if counts.messages(WAITING) else ()
             stuck = with_reasons(states.where(f.col("state") == STUCK), progress)
+            reasons, first = stuck_messages(stuck, top) if counts.messages(STUCK) else ((), ())
             return DelayReport(
                 source=str(source),
                 at_ms=at_ms,
                 grace_ms=grace_ms,
                 delivered=counts.messages(DELIVERED),
                 by_born=counts.by_born(DELIVERED),
-                topics=lateness(late, f.col("topic"), top),
-                levels=lateness(late, f.when(f.col("anyDelay"), "any").otherwise(f.col("level").cast("string")), top),
-                hours=lateness_by_time(late),
-                slowest=latest(late, top),
+                topics=late_by.topics,
+                levels=late_by.levels,
+                hours=late_by.hours,
+                slowest=late_by.slowest,
                 waiting=counts.messages(WAITING),
                 waiting_topics=waiting,
-                due=due_by_topic(waits, [of.topic for of in waiting], at_ms, days),
+                due=due_by_topic(waits, [of.topic for of in waiting], at_ms, days) if waiting else (),
                 timer_counts=_timer_counts(progress, named, top),
                 timers_behind=tuple(
                     TimerBehind(of.broker, of.timer_behind_s) for of in progress if of.timer_behind_s * 1000 > grace_ms
                 ),
                 stuck=counts.messages(STUCK),
-                stuck_reasons=stuck_by_reason(stuck, top),
-                stuck_messages=first_stuck(stuck, top),
+                stuck_reasons=reasons,
+                stuck_messages=first,
                 notes=(
                     *(f"topic {name} is left out because it is not readable" for name in closed),
                     *_notes(counts, progress, waiting_topics, since_ms=source.begin_ms),
@@ -225,6 +225,11 @@ class Counts:
         """Return the number of messages without a due time."""
         return sum(row["unmeasured"] for row in self._rows if row["state"] == state)
 
+    def due_between(self, state: str) -> tuple[int, int] | None:
+        """Return the earliest and the latest due time of the messages in one state; None if no due time is known."""
+        rows = [row for row in self._rows if row["state"] == state and row["firstMs"] is not None]
+        return (min(row["firstMs"] for row in rows), max(row["lastMs"] for row in rows)) if rows else None
+
     def any_delay_of(self, broker: str) -> int:
         """Return the number of undelivered messages with arbitrary delays on a broker."""
         return sum(
@@ -240,6 +245,8 @@ def count_states(states: DataFrame) -> Counts:
         f.count("*").alias("messages"),
         f.count_if(f.col("byBorn") & f.col("dueMs").isNotNull()).alias("byBorn"),
         f.count_if(f.col("dueMs").isNull()).alias("unmeasured"),
+        f.min("dueMs").alias("firstMs"),
+        f.max("dueMs").alias("lastMs"),
     )
     return Counts(found.collect())
 
@@ -256,17 +263,41 @@ def _measures() -> list[Column]:
     ]
 
 
-def lateness(late: DataFrame, by: Column, top: int) -> tuple[Lateness, ...]:
+@dataclass(frozen=True, slots=True)
+class LatenessBy:
+    """Lateness of delivered messages, grouped in several ways."""
+
+    topics: tuple[Lateness, ...] = ()
+    levels: tuple[Lateness, ...] = ()
+    hours: tuple[Lateness, ...] = ()
+    slowest: tuple[LateMessage, ...] = ()
+
+
+def lateness(delivered: DataFrame, due_between: tuple[int, int] | None, top: int) -> LatenessBy:
+    """Measure lateness by topic, level and time.
+
+    :param due_between: earliest and latest due time; None if no due time is known.
+    """
+    if due_between is None:
+        return LatenessBy()
+    late = delivered.where("dueMs IS NOT NULL").selectExpr("*", "deliveredMs - dueMs AS lateMs")
+    level = f.when(f.col("anyDelay"), "any").otherwise(f.col("level").cast("string"))
+    return LatenessBy(
+        topics=lateness_by_name(late, f.col("topic"), top),
+        levels=lateness_by_name(late, level, top),
+        hours=lateness_by_time(late, *due_between),
+        slowest=latest(late, top),
+    )
+
+
+def lateness_by_name(late: DataFrame, by: Column, top: int) -> tuple[Lateness, ...]:
     """Measure lateness grouped by a column, starting with the row that has the most messages."""
     found = late.groupBy(by.alias("name")).agg(*_measures()).orderBy(f.desc("messages"), "name").limit(top)
     return tuple(_lateness(row["name"], row) for row in found.collect())
 
 
-def lateness_by_time(late: DataFrame) -> tuple[Lateness, ...]:
+def lateness_by_time(late: DataFrame, first_ms: int, last_ms: int) -> tuple[Lateness, ...]:
     """Measure lateness by the hour in which messages were due, or by several hours to limit the number of rows."""
-    [(first_ms, last_ms)] = late.agg(f.min("dueMs"), f.max("dueMs")).collect()
-    if first_ms is None:
-        return ()
     begin = begin_of("dueMs", interval_of(first_ms, last_ms))
     found = late.groupBy(begin).agg(*_measures()).orderBy("begin").collect()
     return tuple(_lateness(moment(row["begin"]), row) for row in found)
@@ -323,6 +354,11 @@ def _ends(interval: int, first_ms: int, days: int) -> tuple[int | None, int | No
 
 
 # Stuck ----------------------------------------------------------------------------------------------
+
+
+def stuck_messages(stuck: DataFrame, top: int) -> tuple[tuple[StuckReason, ...], tuple[StuckMessage, ...]]:
+    """Return the counts of stuck messages, and those with the earliest due times."""
+    return stuck_by_reason(stuck, top), first_stuck(stuck, top)
 
 
 def stuck_by_reason(stuck: DataFrame, top: int) -> tuple[StuckReason, ...]:
