@@ -217,10 +217,14 @@ async def test_several_messages_are_handled_at_the_same_time(cluster: Cluster) -
     assert most == 3
 
 
-async def test_what_a_stopped_broker_has_not_handled_is_received_by_another(cluster: Cluster) -> None:
+@pytest.mark.parametrize("options", [{}, {"fifo": True}, {"fifo": True, "max_workers": 4}])
+async def test_what_a_stopped_broker_has_not_handled_is_received_by_another(
+    cluster: Cluster, options: dict[str, Any]
+) -> None:
+    """In order, a handler that went on would keep its queue's lock for a minute."""
     broker, begun = broker_at(cluster, graceful_timeout=0.05), asyncio.Event()
 
-    @broker.subscriber("orders")
+    @broker.subscriber("orders", **options)
     async def work(_body: str) -> None:
         begun.set()
         await asyncio.Event().wait()
@@ -234,13 +238,13 @@ async def test_what_a_stopped_broker_has_not_handled_is_received_by_another(clus
     other = broker_at(cluster)
     seen: list[str] = []
 
-    @other.subscriber("orders")
+    @other.subscriber("orders", **options)
     async def note(body: str) -> None:
         seen.append(body)
 
     async with other:
         await other.start()
-        await until(lambda: len(seen) == 5)
+        await until(lambda: len(seen) == 5, timeout_s=20)
     assert sorted(seen) == ["0", "1", "2", "3", "4"]
 
 

@@ -118,10 +118,8 @@ class RocketMQSubscriber(SubscriberUsecase[Raw]):
         if isinstance(self.lock, MultiLock):
             await self.lock.wait_release(self._outer_config.graceful_timeout)
         current = asyncio.current_task()
-        if isinstance(self._consumer, PushConsumer):
-            closing = self._closing = asyncio.get_running_loop().create_task(self._close())
-            if current not in self._tasks:  # otherwise the close waits for the listener, which calls this
-                await closing
+        if isinstance(self._consumer, PushConsumer) and current in self._tasks:
+            self._closing = asyncio.get_running_loop().create_task(self._close())  # it waits for this handler
             return
         if self._closing is not None:
             await self._closing
@@ -244,6 +242,10 @@ class RocketMQSubscriber(SubscriberUsecase[Raw]):
                 whole = await self._whole(messages, settlement)
                 if whole:
                     await self.consume(tuple(whole) if self.options.batch else whole[0])
+            except asyncio.CancelledError:
+                if self.running:
+                    raise
+                task.uncancel()  # by `stop`: the queue waits until the consumer has left it
             finally:
                 self._tasks.discard(task)
             return settlement.verdict(messages, whole)
