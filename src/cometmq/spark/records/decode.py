@@ -457,6 +457,8 @@ def decode(
 
 def _batch(records: Records, schema: Any, broker_name: str, bodies: dict[int, bytes | None] | None) -> Any:
     arrays = []
+    if "properties" in schema.names:
+        records.properties.split()
     for field in schema:
         if field.name == "brokerName":
             arrays.append(constant(broker_name, len(records)))
