@@ -52,7 +52,7 @@ app.conf.update(
 )
 
 
-@app.task  # type: ignore[untyped-decorator]
+@app.task(name="note")  # type: ignore[untyped-decorator]
 def note(sent: float) -> None:
     """Write how long the task was on its way."""
     with Path(DIARY).open("a", encoding="ascii") as diary:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -108,8 +108,44 @@ async def test_calls_do_not_look_at_quiet_places(timed: Cluster, monkeypatch: py
         assert set(looked_at) == {TOPICS[3]}
 
 
+async def test_subscribing_looks_only_for_the_new_topic(timed: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a call waits, each new topic caused a search for the routes of all."""
+    await create(timed)
+    async with consumer(timed, "a") as reader:
+        receiving = asyncio.create_task(reader.receive(wait_s=60))
+        asked: list[str] = []
+        find_routes = reader._places.find_routes
+
+        async def counted(topics: Iterable[str]) -> bool:
+            asked.extend(topics)
+            return await find_routes(topics)
+
+        monkeypatch.setattr(reader._places, "find_routes", counted)
+        for topic in TOPICS:
+            await reader.subscribe(topic)
+        assert asked == TOPICS
+        await send(timed, TOPICS[-1], "m")
+        assert bodies(await asyncio.wait_for(receiving, 10)) == ["m"]
+
+
+async def test_many_topics_that_do_not_exist_are_looked_for_rarely(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cometmq.client.simple.places, "SPACING_MS", 1_000)
+    async with Cluster(clock=clock) as cluster:
+        seen = Seen(cluster)
+        async with consumer(cluster, *TOPICS, instance=seen.instance) as reader:
+            receiving = asyncio.create_task(reader.receive(wait_s=100))
+            seen.codes.clear()
+            await clock.run_for(25)
+            assert seen.codes.count(RequestCode.GET_ROUTEINFO_BY_TOPIC) <= 5 * len(TOPICS)
+            await cluster.create_topic(TOPICS[5])
+            await send(cluster, TOPICS[5], "m")
+            assert bodies(await clock.run_until(receiving, 10)) == ["m"]
+
+
 async def test_waits_of_many_places_do_not_end_together(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cometmq.client.simple.quiet, "_SPACING_MS", 3_000)
+    monkeypatch.setattr(cometmq.client.simple.quiet, "SPACING_MS", 3_000)
     async with Cluster(clock=clock) as cluster:
         await create(cluster)
         seen = Seen(cluster)
@@ -178,7 +214,7 @@ async def test_a_broker_that_holds_no_more_requests_is_asked_from_time_to_time(
 async def test_the_waits_of_a_broker_that_holds_no_more_requests_are_longer_for_many_topics(
     clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cometmq.client.simple.quiet, "_SPACING_MS", 1_000)
+    monkeypatch.setattr(cometmq.client.simple.quiet, "SPACING_MS", 1_000)
     async with Cluster(clock=clock, broker_keys={"maxPopPollingSize": "0"}) as cluster:
         await create(cluster)
         seen = Seen(cluster)

@@ -276,7 +276,7 @@ async def test_a_slow_round_of_many_topics_ends(clock: VirtualClock, monkeypatch
 
 async def test_many_idle_places_ask_rarely(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 20 topics, each waits as long as each of 7,000 does: 21 seconds instead of 5."""
-    monkeypatch.setattr("cometmq.client.simple.quiet._SPACING_MS", 3 * 350)
+    monkeypatch.setattr("cometmq.client.simple.quiet.SPACING_MS", 3 * 350)
     topics = [f"t{number}" for number in range(20)]
     async with Cluster(clock=clock) as cluster:
         for topic in topics:

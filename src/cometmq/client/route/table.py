@@ -201,11 +201,14 @@ class RouteTable:
     async def _for_each(
         self, topics: list[str], keep: Callable[[TopicRoute], object], ask: Callable[[str], Awaitable[object]]
     ) -> None:
-        """Request many routes; ask again for each whose topic is not known, or that another request cannot have."""
+        """Request many routes; ask for each of those that cannot be requested together, or whose topics are created by
+        sends.
+        """
         for at in range(0, len(topics), _AT_ONCE):
             some = topics[at : at + _AT_ONCE]
             try:
-                some = await self._request(some, keep)
+                unknown = await self._request(some, keep)
+                some = [topic for topic in unknown if self._queues_if_created(topic) is not None]
             except RemotingError:
                 return
             except CometMQError as error:

@@ -200,12 +200,14 @@ class SimpleConsumer(PoppingConsumer):
         :param expression_type: ``TAG`` or ``SQL92``.
         :raises ValueError: the name or the expression is not allowed.
         :raises BrokerError: a broker cannot filter by the expression.
+        :raises RemotingError: no nameserver answers; the subscription is as before.
         :raises ClientStateError: the consumer already has 16,000 topics.
         """
         self._check_room(topic)
         data = self._subscription(topic, expression, expression_type)
         if self._state == "running":
             await check_expressions(self.instance, self.group, [data])
+            await self._places.find_routes([topic])
         self._subscriptions[topic] = data
         await self._subscription_changed(topic)
 
@@ -217,7 +219,6 @@ class SimpleConsumer(PoppingConsumer):
     async def _subscription_changed(self, topic: str) -> None:
         if self._state == "running":
             self._places.changed(topic)
-            await self._places.find_routes([topic])
             await self.instance.send_heartbeats()
 
     # --- messages ---

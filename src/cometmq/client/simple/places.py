@@ -29,7 +29,7 @@ from typing import Any, Final
 from cometmq.client.background import Spawn
 from cometmq.client.errors import ClientError, RemotingClosedError, RemotingError
 from cometmq.client.simple.message import PoppedMessage
-from cometmq.client.simple.quiet import QuietPlaces
+from cometmq.client.simple.quiet import SPACING_MS, QuietPlaces
 from cometmq.client.simple.requests import Place, Popped, SimpleRequests, passes
 from cometmq.clock import wait_for
 from cometmq.loop import TaskSet
@@ -73,8 +73,10 @@ class Places:
         self._spawn = spawn
         self._turns: dict[str, list[Place]] = {}
         """The places of each topic, in the order of their turns; the topics, too."""
-        self._stale = set(subscriptions)
+        self._stale = dict.fromkeys(subscriptions)
         """Topics whose subscriptions or routes have changed since their places were made."""
+        self._nowhere: set[str] = set()
+        """Subscribed topics without places."""
         self._due: dict[str, None] = {}
         """The topics with places that are worth a pop, in the order of their turns; others, too, for a moment."""
         self._quiet = QuietPlaces(requests, subscriptions, lambda: self._taking > 0, self._is_due, spawn)
@@ -249,8 +251,8 @@ class Places:
 
         :param waits: leave out quiet places.
         """
-        for changed in list(self._stale) if topic is None else self._stale & {topic}:
-            self._stale.discard(changed)
+        for changed in list(self._stale) if topic is None else [topic] if topic in self._stale else []:
+            del self._stale[changed]
             self._find_places(changed)
         names = [topic] if topic is not None else list(self._due if waits else self._turns)
         found = []
@@ -287,6 +289,10 @@ class Places:
             self._due.setdefault(topic)
         else:
             self._turns.pop(topic, None)
+        if found or topic not in self._subscriptions:
+            self._nowhere.discard(topic)
+        else:
+            self._nowhere.add(topic)
         for place in set(before) - set(kept):
             self._quiet.remove(place)
 
@@ -301,7 +307,7 @@ class Places:
 
     def changed(self, topic: str) -> None:
         """Take notice of the changed subscription or route of a topic."""
-        self._stale.add(topic)
+        self._stale[topic] = None
         self._wake_all()
 
     def _wake_all(self) -> None:
@@ -314,7 +320,7 @@ class Places:
 
     @property
     def _has_unknown_topics(self) -> bool:
-        return len(self._turns) < len(self._subscriptions)
+        return bool(self._nowhere)
 
     def _route_changed(self, topic: str) -> None:
         if topic in self._subscriptions:
@@ -327,10 +333,11 @@ class Places:
 
     async def _seek_routes(self) -> None:
         try:
-            if await self.find_routes(self._subscriptions):
+            if await self.find_routes(self._nowhere):
                 await self._instance.send_heartbeats()
         except (ClientError, RemotingError) as error:
             log.debug("cannot request routes: %s", error)
+        await self._clock.sleep(len(self._nowhere) * SPACING_MS / 1000)
 
     async def find_routes(self, topics: Iterable[str]) -> bool:
         """Request the routes of those topics whose routes are not known; return whether one was found.

@@ -28,7 +28,7 @@ FIRST_MS: Final = 1_000
 arrives while a pop or a notification begins to wait; such messages often follow the start of a consumer.
 """
 _MOST_NOTIFY_MS: Final = 60_000
-_SPACING_MS: Final = 6
+SPACING_MS: Final = 6
 """Number of milliseconds by which each place makes the notifications of all longer, up to ``_MOST_NOTIFY_MS``, so that
 thousands of idle places cost fewer than two hundred requests a second.
 """
@@ -162,7 +162,7 @@ class QuietPlaces:
         return has_message or not self._is_needed()
 
     def _notify_ms(self, place: Place) -> int:
-        longest_ms = min(max(_NOTIFY_MS, len(self._listening) * _SPACING_MS), _MOST_NOTIFY_MS)
+        longest_ms = min(max(_NOTIFY_MS, len(self._listening) * SPACING_MS), _MOST_NOTIFY_MS)
         if self._waits.get(place) == 1 and longest_ms > _NOTIFY_MS:
             self._spread = (self._spread + _SPREAD) % 1
             return FIRST_MS + round((longest_ms - FIRST_MS) * self._spread)
@@ -189,7 +189,7 @@ class QuietPlaces:
         refused = self._refused.setdefault(place.broker, set())
         is_first = not refused
         refused.add(place)
-        pause_s = max(self._error_delay_s, len(refused) * _SPACING_MS / 1000)
+        pause_s = max(self._error_delay_s, len(refused) * SPACING_MS / 1000)
         log.log(
             logging.WARNING if is_first else logging.DEBUG,
             "messages of %s are looked for only every %g s or later: %s",
