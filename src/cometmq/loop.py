@@ -26,6 +26,16 @@ def call_now(work: Callable[[], None]) -> None:
     work()
 
 
+def resolver(future: asyncio.Future[T]) -> Callable[[T], None]:
+    """Return a function that sets the future's result, unless its waiter was cancelled meanwhile."""
+
+    def resolve(result: T) -> None:
+        if not future.done():
+            future.set_result(result)
+
+    return resolve
+
+
 def over_rounds(steps: Iterator[None]) -> None:
     """Run the first step of a piece of work immediately, and each further step in a round of its own."""
     if next(steps, _ENDED) is not _ENDED:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.client.conftest import deploy
+from tests.helpers.pace import slowness
 from tests.helpers.waiting import answered, real_time, until, wait_for
 from tests.interop.systems import Deployment, System, start_broker
 
@@ -145,7 +146,7 @@ async def test_a_broker_that_is_back_is_found_again_at_once(own_server: Deployme
     settings = {**own_server.settings, "brokerName": "broker-b"}
     config = ProducerConfig(
         send_timeout_s=30,
-        send_msg_max_timeout_per_request_s=0.5,
+        send_msg_max_timeout_per_request_s=slowness(),
         send_latency_fault_enable=True,
         start_detector_enable=True,
         detect_interval_s=0.2,

@@ -98,7 +98,7 @@ def test_a_task_that_kills_its_workers_is_a_dead_letter_in_the_end(
     wait_for(lambda: "is now a dead letter" in worker.output, "a dead letter")
     assert worker.output.count("exited prematurely") >= 3
     assert add.delay(1, 2).get(timeout=PATIENCE_S) == 3
-    assert app.control.inspect([f"w0-{name}@test"]).active() is not None
+    assert app.control.inspect([f"w0-{name}@test"], timeout=PATIENCE_S).active() is not None
 
 
 @pytest.mark.crash

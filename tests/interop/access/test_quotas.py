@@ -47,13 +47,13 @@ def test_sends_and_pulls_over_a_quota_wait_and_succeed(
     if cluster.broker.system is not System.COMETMQ:
         pytest.skip("Apache has no such quotas")
     client = clients(name)
-    series = Series(topic, 20, body=name)
+    series = Series(topic, 10, body=name)
     subject = "address:127.0.0.1"
-    limit(cluster, PutQuotaRequestHeader(subject, messages_in=10))
+    limit(cluster, PutQuotaRequestHeader(subject, messages_in=2))  # a slow machine sends more in a second, too
     try:
         sent = client.produce(cluster.address, series)
         assert [event["status"] for event in sent] == ["SEND_OK"] * series.count
-        assert delayed(cluster, subject) >= 5, "it was faster than its quota"
+        assert delayed(cluster, subject) >= 4, "it was faster than its quota"
     finally:
         free(cluster, subject)
     limit(cluster, PutQuotaRequestHeader(f"group:{group}", messages_out=4))

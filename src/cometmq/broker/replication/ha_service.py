@@ -74,6 +74,7 @@ from cometmq.broker.tables.table_writer import OnWritten
 from cometmq.broker.turn.group_transfer import GroupTransferService
 from cometmq.broker.turn.slaves_in_sync import SlavesInSync
 from cometmq.errors import reason_of
+from cometmq.loop import resolver
 from cometmq.periodic import Alarm
 from cometmq.remoting.admin_bodies import HAConnectionRuntimeInfo, HARuntimeInfo
 from cometmq.remoting.bodies import encode_body
@@ -418,7 +419,7 @@ class HAService:
         if self.followers is None or self.followers.connection_of(member) is None:
             return False
         copied: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-        self.followers.tables.wait(copied.set_result, only=member, limit_s=LAST_COPY_SECONDS)
+        self.followers.tables.wait(resolver(copied), only=member, limit_s=LAST_COPY_SECONDS)
         return await copied is None
 
     def call_soon(self, work: Callable[[], None]) -> None:

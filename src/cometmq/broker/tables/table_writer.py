@@ -32,6 +32,7 @@ from cometmq.broker.limits import MAX_PENDING_CHANGES, SLICES_SECONDS
 from cometmq.broker.tables.row_writer import RowWriter
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.errors import CometMQError, reason_of
+from cometmq.loop import resolver
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.processors import Request, Response, RpcRejectedError
 from cometmq.remoting.server_connection import ServerConnection
@@ -149,7 +150,7 @@ class TableWriter:
         Return the reason why they do not have them, or an empty text.
         """
         done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-        self.when_copied(done.set_result)
+        self.when_copied(resolver(done))
         failure = await done
         return str(failure) if isinstance(failure, NotCopiedError) else ""
 
@@ -171,7 +172,7 @@ class TableWriter:
     async def finish(self) -> None:
         """Attempt once to write all changes made so far."""
         done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-        self.when_written(done.set_result)
+        self.when_written(resolver(done))
         await done
 
     def continue_with(self, work: Callable[[], None]) -> None:
