@@ -21,7 +21,7 @@ from cometmq.errors import CometMQError
 from cometmq.integrations.kombu.envelope import Payload, StrangerError, from_message, is_due
 from cometmq.integrations.kombu.errors import RefusedError
 from cometmq.integrations.kombu.names import tag_of, topic_of_exchange, topic_of_queue
-from cometmq.integrations.kombu.readers import PrivateQueue, Source, matcher
+from cometmq.integrations.kombu.readers import Source, matcher
 from cometmq.integrations.kombu.receiver import Receiver
 from cometmq.integrations.kombu.revoked import REVOKED_STATES
 
@@ -91,13 +91,10 @@ class Channel(virtual.Channel):
             self._receivers = {}
         found = self._receivers.get(getting)
         if found is None:
-            found = self._receivers[getting] = self._run(self._new_member())
+            found = self._sync.call(Receiver, self._sync.settings, self._credit, self._enough, self._popped)
+            self._run(found.open())
+            self._receivers[getting] = found
         return found
-
-    async def _new_member(self) -> Receiver:
-        member = Receiver(self._sync.settings, self._credit, self._enough, self._popped)
-        await member.open()
-        return member
 
     # --- queues and exchanges ---
 
@@ -156,7 +153,7 @@ class Channel(virtual.Channel):
         session, topic = self.session, topic_of_exchange(self._prefix, exchange or "amq.direct")
         private = session.private.get(queue)
         if private is not None:
-            self._run(_unbind(private, topic, routing_key or ""))
+            self._sync.call(private.unbind, topic, routing_key or "")
             return
         super().queue_unbind(queue, exchange or "amq.direct", routing_key, arguments, **kwargs)
         self._run(session.bindings.remove(topic, queue, routing_key or ""))
@@ -257,7 +254,7 @@ class Channel(virtual.Channel):
         try:
             private = self.session.private.get(queue)
             if private is not None:
-                self._run(_start(private, lambda payload: self._put_arrived((queue, payload, None))))
+                self._sync.call(private.start, lambda payload: self._put_arrived((queue, payload, None)))
             else:
                 topic = self._run(self.session.ensure_queue(queue))
                 self._queues[topic] = queue
@@ -276,7 +273,7 @@ class Channel(virtual.Channel):
             return
         private = self.session.private.get(queue)
         if private is not None:
-            self._run(_stop(private))
+            self._sync.call(private.stop)
         elif False in self._receivers:
             topic = topic_of_queue(self._prefix, queue)
             self._queues.pop(topic, None)
@@ -476,17 +473,5 @@ class Channel(virtual.Channel):
         return [item for _, item, its_member in [*self._held.values(), *waiting] if its_member is member]
 
 
-async def _start(queue: PrivateQueue, deliver: Callable[[Payload], object]) -> None:
-    queue.start(deliver)
-
-
 async def _together(changes: list[Coroutine[Any, Any, None]]) -> None:
     await asyncio.gather(*changes)
-
-
-async def _stop(queue: PrivateQueue) -> None:
-    queue.stop()
-
-
-async def _unbind(queue: PrivateQueue, topic: str, key: str) -> None:
-    queue.unbind(topic, key)

@@ -6,6 +6,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from cometmq.client.errors import ClientStateError
@@ -52,6 +53,10 @@ class SyncSession(SyncClient[Session]):
             return self._run(work)
         except CometMQError as error:
             raise_to_kombu(error)
+
+    def call(self, function: Callable[..., R], *args: Any) -> R:
+        """Call a function on the event loop of the connections, and wait for it."""
+        return self._call(partial(function, *args))
 
     def put(self, queue: str, payload: Payload) -> None:
         """Store a message in a queue; see :meth:`Session.put <cometmq.integrations.kombu.session.Session.put>`.
