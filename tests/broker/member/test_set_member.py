@@ -149,8 +149,10 @@ async def test_health_checks_are_answered_also_while_the_role_changes(tmp_path: 
             writer.close()
             return int(head.split()[1])
 
+        is_over = False
+
         async def check() -> None:
-            while True:
+            while not is_over:
                 for name in members.members:
                     answers["/healthz", await status(name, "/healthz")] += 1
                     answers["/readyz", await status(name, "/readyz")] += 1
@@ -164,7 +166,7 @@ async def test_health_checks_are_answered_also_while_the_role_changes(tmp_path: 
         await master.hand_over("", "a test asks for it")
         await until(lambda: members.master not in (None, master) and members.in_sync == {"a", "b"})
         assert not checking.done(), "a connection was refused"
-        checking.cancel()
-        await asyncio.gather(checking, return_exceptions=True)
+        is_over = True
+        await checking
         assert {code for path, code in answers if path == "/healthz"} == {200}
         assert answers["/readyz", 503]
