@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from django.utils.module_loading import import_string
@@ -17,6 +17,8 @@ from cometmq.integrations.django.options import BackendOptions
 
 MAX_DELAY: datetime.timedelta = datetime.timedelta(days=2)
 """Longest delay of a message: Apache's brokers accept three days. The worker delays a task again until it is due."""
+MAX_PATH_CHARS: Final = 1_000
+"""Maximum length of a task's path in a message, which is a part of log lines."""
 _ID: re.Pattern[str] = re.compile(r"[a-zA-Z0-9]{1,64}")
 
 
@@ -103,6 +105,8 @@ def read_order(body: bytes) -> Order:
         raise OrderError(f"the body is no task: {str(error)[:300]}") from error
     if _ID.fullmatch(order.id) is None:  # a database refuses some characters, as if it had failed
         raise OrderError("the body is no task: its id has other characters than letters and digits, or too many")
+    if len(order.path) > MAX_PATH_CHARS:
+        raise OrderError(f"the body is no task: its path has more than {MAX_PATH_CHARS:,} characters")
     return order
 
 

@@ -29,6 +29,7 @@ from cometmq.integrations.django.connections import close_old_databases
 from cometmq.integrations.django.options import BackendOptions
 from cometmq.integrations.django.orders import Order, OrderError, delay_until, read_order
 from cometmq.integrations.django.results import Attempt, Claim
+from cometmq.integrations.names import QueueNameError
 from cometmq.visible import visible
 
 logger: Final = logging.getLogger("cometmq.django")
@@ -105,7 +106,8 @@ class Running:
         """
         try:
             order = read_order(delivery.body)
-        except OrderError as error:
+            self._options.topic(order.queue_name)
+        except (OrderError, QueueNameError) as error:
             return Verdict(What.DEAD, reason=str(error))
         is_stored = order.stored and self._options.results
         early = delay_until(order.run_after)

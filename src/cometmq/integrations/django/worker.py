@@ -38,6 +38,7 @@ from cometmq.integrations.django.backend import CometMQBackend
 from cometmq.integrations.django.connections import CONNECTIONS, close_old_databases, is_away
 from cometmq.integrations.django.running import Delivery, Running, Verdict, What
 from cometmq.integrations.queues import ensure_topic, log_lost
+from cometmq.message.compression import DecompressionError
 from cometmq.visible import visible
 
 logger: Final = logging.getLogger("cometmq.django")
@@ -211,8 +212,7 @@ class Worker:
         """Run the task of a message, and do what is to be done with the message."""
         try:
             close_old_databases()
-            verdict = self._running.run(Delivery(message.body, message.msg_id, message.delivery_attempt))
-            self._settle(message, verdict)
+            self._settle(message, self._verdict(message))
             self._failures = 0
         except DatabaseError as error:
             logger.error(
@@ -232,6 +232,13 @@ class Worker:
                 self._ended.put(None)
             reset_queries()  # with DEBUG, they would be kept
             close_old_databases()
+
+    def _verdict(self, message: Any) -> Verdict:
+        try:
+            body = message.body
+        except DecompressionError as error:
+            return Verdict(What.DEAD, reason=str(error))
+        return self._running.run(Delivery(body, message.msg_id, message.delivery_attempt))
 
     def _settle(self, message: Any, verdict: Verdict) -> None:
         if verdict.what is What.LATER:
