@@ -25,14 +25,14 @@ def main() -> None:
     parser.add_argument("--victims", nargs="+", choices=VICTIMS, default=list(VICTIMS))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--unseen", type=float, default=UNSEEN_S, help="visibility_timeout in seconds")
-    parser.add_argument("--keep", type=Path, help="a directory for logs and diaries")
+    parser.add_argument("--keep", type=Path, help="a directory for logs and diaries, without those of an earlier run")
     given = parser.parse_args()
     plan = Plan(given.kills, tuple(given.victims), seed=given.seed, unseen_s=given.unseen)
     columns: dict[str, dict[str, str]] = {}
     for key in given.only:
         with tempfile.TemporaryDirectory(prefix="cometmq-kills-") as name:
-            directory = given.keep / key if given.keep else Path(name)
-            directory.mkdir(parents=True, exist_ok=True)
+            directory = (given.keep or Path(name)) / key
+            directory.mkdir(parents=True)  # a diary of an earlier run would be counted too
             try:
                 with started(key, Path(name) / "broker") as broker:
                     result = Scene(broker, directory, plan).run()

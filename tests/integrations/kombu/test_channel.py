@@ -451,7 +451,7 @@ def test_replies_leave_nothing_behind(cluster: SyncCluster, connect: Connect) ->
 
 def test_a_message_that_is_too_large_is_not_sent(connection: Connection, name: str) -> None:
     with connection.SimpleQueue(name) as queue:
-        with pytest.raises(OperationalError, match="exceeds the limit of 4194304") as raised:
+        with pytest.raises(OperationalError, match=r"limit of 4194304 .*max_message_bytes in broker_transport") as raised:
             queue.put("x" * 10_000_000)
         assert isinstance(raised.value.__cause__, IllegalMessageError)
         with pytest.raises(Empty):
@@ -464,6 +464,16 @@ def test_without_a_nameserver_the_error_says_so() -> None:
         pytest.raises(OperationalError, match=r"127\.0\.0\.1:1"),
     ):
         connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
+
+
+def test_without_a_broker_the_error_says_what_to_start() -> None:
+    with SyncCluster() as cluster:
+        cluster.call(cluster.cluster.stop_broker(0))
+        with (
+            Connection(f"cometmq://{cluster.namesrv_address}") as connection,
+            pytest.raises(OperationalError, match=r"no broker is registered with the nameserver .*namesrvAddr"),
+        ):
+            connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
 
 
 def test_a_producer_waits_for_a_broker_that_restarts() -> None:

@@ -15,6 +15,7 @@ _NAMES: Final = (
     ("set trust_cert_path", "set ca_certs in broker_use_ssl"),
     ("check_host=False", "check_hostname=False"),
     ("set cert_path", "set certfile in broker_use_ssl"),
+    ("max_message_bytes in the producer", "max_message_bytes in broker_transport_options"),
     ("set an access key and its secret key", "write them into broker_url, as in cometmq://ACCESS_KEY:SECRET_KEY@HOST"),
 )
 

@@ -111,8 +111,7 @@ class Session:
     async def check(self) -> None:
         """Check that a broker answers, so that Kombu waits before it tries again.
 
-        :raises RemotingError: no nameserver answers, or no broker.
-        :raises RouteNotFoundError: no broker is registered.
+        :raises RemotingError: no nameserver answers, or no broker, or none is registered.
         """
         found = self.instance.routes.brokers.values()
         masters = {address for broker in found if (address := broker.get(MASTER_ID)) is not None}
@@ -122,7 +121,9 @@ class Session:
             except AccessDeniedError:
                 return  # the first request to a broker will tell
         if not masters:
-            raise RouteNotFoundError(AUTO_CREATE_TOPIC, "no broker is registered")
+            names = self.settings.namesrv
+            step = "check that a broker runs, and that its namesrvAddr names a nameserver of broker_url"
+            raise RemotingConnectError(names, f"no broker is registered with the nameserver {names}", next_step=step)
         asked = [asyncio.create_task(self.instance.silence(address, CHECK_S)) for address in masters]
         failures: list[RemotingError] = []
         try:
