@@ -193,6 +193,18 @@ async def test_a_wrong_clock_does_not_ask_without_pause(timed: Cluster, clock: V
         assert len(seen.codes) < 80
 
 
+async def test_a_client_whose_clock_is_behind_receives_at_once(timed: Cluster, clock: VirtualClock) -> None:
+    instance = timed.client_instance()
+    instance.clock = Behind(clock)
+    async with consumer(timed, instance=instance) as reader:
+        waiting = asyncio.ensure_future(reader.receive(wait_s=20))
+        await clock.run_for(5)
+        await send(timed, "a", "m")
+        await clock.run_for(0.1)
+        assert waiting.done()
+        assert bodies(waiting.result()) == ["m"]
+
+
 class Behind:
     """The same clock with an earlier date."""
 

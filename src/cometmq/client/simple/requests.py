@@ -137,7 +137,9 @@ class SimpleRequests:
         )
         answer = await self._ask(place, RequestCode.POP_MESSAGE, header, poll_ms)
         if answer.code in _NOTHING:
-            return Popped([], [])
+            if self._has_time(place.broker, answer) or not poll_ms:
+                return Popped([], [])
+            return await self.pop(place, data, max_messages, invisible_ms, 0)  # refused as late: this clock is behind
         address = await self._address(place)
         self.instance.expect(answer, address, f"requesting messages of {place.topic}")
         try:
@@ -151,6 +153,15 @@ class SimpleRequests:
             return Popped(found, [])
         own = wanted(found, data)
         return Popped(own, [message for message in found if message not in own])
+
+    def _has_time(self, broker: str, answer: RemotingCommand) -> bool:
+        """Return whether an answer without messages has the time of the broker's clock, and remember it."""
+        try:
+            pop_time = from_ext(PopMessageResponseHeader, answer.ext_fields).pop_time
+        except HeaderError:
+            return False
+        self._ahead_ms[broker] = pop_time - self.instance.clock.now_ms()
+        return True
 
     async def has_message(self, place: Place, data: SubscriptionData, poll_ms: int) -> bool:
         """Wait up to ``poll_ms`` milliseconds until a pop would find a message; return whether it would.
