@@ -122,8 +122,8 @@ class Session:
                 return  # the first request to a broker will tell
         if not masters:
             names = self.settings.namesrv
-            step = "check that a broker runs, and that its namesrvAddr names a nameserver of broker_url"
-            raise RemotingConnectError(names, f"no broker is registered with the nameserver {names}", next_step=step)
+            advice = "check that a broker runs, and that its namesrvAddr names a nameserver of broker_url"
+            raise RemotingConnectError(names, f"no broker is registered with the nameserver {names}", next_step=advice)
         asked = [asyncio.create_task(self.instance.silence(address, CHECK_S)) for address in masters]
         failures: list[RemotingError] = []
         try:
