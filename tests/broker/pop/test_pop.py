@@ -18,7 +18,7 @@ from cometmq.broker.pop.entries import decode_entries
 from cometmq.remoting.admin_bodies import ConsumeStats, OffsetWrapper
 from cometmq.remoting.bodies import decode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
-from cometmq.remoting.pop_headers import AckMessageRequestHeader
+from cometmq.remoting.pop_headers import AckMessageRequestHeader, NotificationRequestHeader
 from cometmq.testing import VirtualClock
 
 
@@ -366,3 +366,16 @@ async def test_names_that_are_too_long_for_a_retry_topic_are_refused_unless_the_
     (message,) = await long.pop(order=True)
     await long.ack(message)
     assert await long.pop(order=True) == []
+
+
+async def test_a_broker_that_stops_says_so_to_those_that_want_to_wait(
+    wire: Wire, popper: Popper, clock: VirtualClock, broker: Broker
+) -> None:
+    """And not that too many wait."""
+    await send(wire, b"a")
+    assert len(await popper.pop()) == 1
+    broker.pops.polling.stop()
+    waits = NotificationRequestHeader(GROUP, TOPIC, -1, 10_000, clock.now_ms())
+    for answer in (await popper.answer(poll_time=10_000), await wire.call(RequestCode.NOTIFICATION, waits)):
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert answer.remark == "service not available now: the broker stops"

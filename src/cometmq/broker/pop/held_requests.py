@@ -15,8 +15,10 @@ import msgspec
 
 from cometmq.broker.config import LiveConfig
 from cometmq.broker.limits import HELD_SLICE_SECONDS, MAX_HELD_POPS_OF_CONNECTION
+from cometmq.broker.turn.targets import RefusedError
 from cometmq.clock import Clock, TimerHandle
 from cometmq.periodic import Deadlines
+from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.processors import Request, Response, RpcRejectedError
 from cometmq.remoting.server_connection import ServerConnection
 
@@ -79,14 +81,18 @@ class HeldRequests(Generic[H]):
                 self._time_is_up(one)
 
     def hold(self, one: H, wait_ms: int) -> bool:
-        """Hold a request; return ``False`` if too many are already waiting (POLLING_FULL)."""
+        """Hold a request; return ``False`` if too many are already waiting (POLLING_FULL).
+
+        :raises RefusedError: the broker stops.
+        """
+        if self._stopped:
+            raise RefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now: the broker stops")
         config = self._live.current
         key = one.key
         held = self._held.get(key, {})
         of_connection = self._of.get(one.connection)
         if (
-            self._stopped
-            or self._count >= config.max_pop_polling_size
+            self._count >= config.max_pop_polling_size
             or len(held) >= config.pop_polling_size
             or (of_connection is not None and len(of_connection) >= MAX_HELD_POPS_OF_CONNECTION)
         ):

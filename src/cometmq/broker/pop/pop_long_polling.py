@@ -62,7 +62,10 @@ class PopLongPollingService(HeldRequests[HeldPop]):
         return sum(pop.request.header.queue_id == queue_id for pop in held)
 
     def hold(self, one: HeldPop, wait_ms: int) -> bool:
-        """Hold a pop; return ``False`` if too many pops are already waiting (POLLING_FULL)."""
+        """Hold a pop; return ``False`` if too many pops are already waiting (POLLING_FULL).
+
+        :raises RefusedError: the broker stops.
+        """
         chars = one.count_chars()
         if self._chars + chars > MAX_HELD_POP_CHARS or not super().hold(one, wait_ms):
             return False
