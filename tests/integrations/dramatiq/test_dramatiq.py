@@ -278,6 +278,35 @@ def test_without_servers_dramatiq_gets_its_own_error() -> None:
         note.send()
 
 
+FORK = """
+import os, sys
+from tasks import note
+note.send(sys.argv[1], "before")
+pid = os.fork()
+if pid == 0:
+    note.send(sys.argv[1], "child")
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+note.send(sys.argv[1], "after")
+"""
+
+
+def test_a_fork_has_connections_of_its_own(cluster: SyncCluster, broker: CometMQBroker) -> None:
+    """Bogdanp/dramatiq#162: a web server forks processes that send, after it has loaded the application."""
+    seen: list[str] = []
+
+    @dramatiq.actor(broker=broker)
+    def note(_path: str, text: str) -> None:
+        seen.append(text)
+
+    environment = {**os.environ, "NAMESRV_ADDR": cluster.namesrv_address}
+    subprocess.run([sys.executable, "-c", FORK, "-"], cwd=DIRECTORY, env=environment, check=True, timeout=60)
+    with working(broker) as worker:
+        broker.join("default", timeout=20_000)
+        worker.join()
+    assert sorted(seen) == ["after", "before", "child"]
+
+
 # --- Dramatiq's own command ---
 
 
