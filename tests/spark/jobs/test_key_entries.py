@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryFile
 from typing import Any
 
@@ -87,6 +88,25 @@ def test_a_message_has_an_entry_for_each_of_its_keys(tmp_path: Path, message: Ke
     assert {row["key"] for row in rows} == keys
     assert all(
         (row["topic"], row["brokerName"], row["queueId"], row["queueOffset"]) == ("T", "b", 3, 1) for row in rows
+    )
+
+
+def test_each_message_of_each_queue_has_its_own_keys(tmp_path: Path) -> None:
+    """Of messages with and without keys, in queues with different messages."""
+    storage, random = open_storage(tmp_path), Random(1)
+    texts = (None, "", " ", "a", "a b", " b", "b  c a", "k1", "k2", "k3 k1")
+    queues = [Queue(topic, broker, number) for topic in ("T", "Ä%", "TT") for broker in "bc" for number in (0, 1)]
+    messages = {queue: [(random.choice(texts), random.choice(texts)) for _ in range(100)] for queue in queues}
+    files = [write_archive(storage, queue, messages[queue]) for queue in queues]
+    rows = indexed(storage, files, dict.fromkeys(queues, (10, 90)))
+    found = sorted((row["topic"], row["brokerName"], row["queueId"], row["queueOffset"], row["key"]) for row in rows)
+    assert found == sorted(
+        (*queue, offset, key)
+        for queue in queues
+        for offset, (unique, keys) in enumerate(messages[queue])
+        if 10 <= offset < 90
+        for key in {unique, *(keys or "").split(" ")}
+        if key
     )
 
 

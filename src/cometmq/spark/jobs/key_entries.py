@@ -224,9 +224,11 @@ def _binary(buffer: pa.Buffer) -> pa.Array:
 def _entries(batch: pa.RecordBatch, topic: str, queue: int) -> tuple[pa.RecordBatch, Buckets]:
     """Return the entries of messages of one queue, and the buckets of these entries."""
     more = pc.replace_substring(batch.column("keys"), " ", _BETWEEN)
-    lists = pc.split_pattern(
-        pc.binary_join_element_wise(batch.column("uniqKey"), more, _BETWEEN, null_handling="skip"), _BETWEEN
+    # not null_handling="skip": Arrow then leaves out the rows that have only nulls
+    every = pc.binary_join_element_wise(
+        batch.column("uniqKey"), more, _BETWEEN, null_handling="replace", null_replacement=""
     )
+    lists = pc.split_pattern(every, _BETWEEN)
     keys, messages = lists.flatten(), pc.list_parent_indices(lists).to_numpy()
     hashes = _hashes(topic, keys)
     kept = (pc.binary_length(keys).to_numpy() > 0) & ~_repeated(keys, messages, hashes)
