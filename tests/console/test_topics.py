@@ -160,3 +160,16 @@ def test_the_topic_of_a_queue_is_shown_and_found_in_the_queue_s_own_spelling(sur
     for search in ("mails.urg", "mails%252Eurg"):
         assert "mails.urgent" in surfer.get(f"/topics?q={search}").words
     assert "mails.urgent" in surfer.get("/topics/mails%252Eurgent").words
+
+
+def test_pages_of_groups_and_messages_have_the_queue_s_own_spelling(cluster: SyncCluster, surfer: Surfer) -> None:
+    cluster.create_topic("news%2Edaily", 1)
+    cluster.send(Message("news%2Edaily", b"first"))
+    with cluster.inbox("news%2Edaily", group="readers-of-news") as inbox:
+        inbox.expect(1)
+        assert "news.daily" in surfer.get("/groups/readers-of-news").words
+    assert "news.daily" in surfer.get("/groups?q=readers-of-news").words
+    for topic in ("news.daily", "news%252Edaily"):
+        page = surfer.get(f"/messages?topic={topic}")
+        assert "first" in page.words
+        assert 'value="news.daily"' in page.text

@@ -33,6 +33,7 @@ from cometmq.console.limits import MAX_FIELDS
 from cometmq.console.rendering import time_element
 from cometmq.console.security.visitors import Visitor
 from cometmq.errors import CometMQError
+from cometmq.message.queue_names import topic_spelled
 from cometmq.remoting.errors import RemotingError, is_unknown_caller
 
 log = logging.getLogger(__name__)
@@ -143,6 +144,13 @@ class Ask:
     def path(self, name: str) -> str:
         """Return a parameter from the path."""
         return str(self.request.path_params[name])
+
+    def topic(self) -> str:
+        """Return the topic of the form or the address, which may have a queue's own spelling there.
+
+        :raises FormError: the field is too long.
+        """
+        return topic_spelled(self.text("topic"))
 
     def text(self, name: str, default: str = "", *, longest: int = 512) -> str:
         """Return a field from the form or the address, without surrounding blanks.

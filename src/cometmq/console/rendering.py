@@ -56,7 +56,7 @@ def environment() -> Environment:
         size=lambda value: None if value is None else size_text(max(0, int(value))),
         duration=lambda value: None if value is None else duration_text(value),
         segment=lambda value: quote(str(value), safe=""),
-        own_spelling=own_spelling,
+        own_spelling=lambda topic: topic and own_spelling(topic),
         lines=_lines,
         exact=lambda value: escape(value),
     )

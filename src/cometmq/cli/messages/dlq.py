@@ -20,7 +20,7 @@ from cometmq.cli.failures import PartlyDoneError, WrongUseError
 from cometmq.cli.local_path import LocalPath
 from cometmq.cli.messages.message import message_row
 from cometmq.cli.moments import PAST, local_time
-from cometmq.cli.names import GROUP
+from cometmq.cli.names import GROUP, TOPIC
 from cometmq.cli.output import Column, Progress, notify, output_option, show
 from cometmq.client.admin import END_OF_TIME_MS, Admin
 from cometmq.client.dead_letters import (
@@ -45,7 +45,7 @@ _GROUPS: Final = (
 )
 _LETTERS: Final = (
     Column("stored", "Given up", time=True),
-    Column("origin_topic", "Topic"),
+    Column("origin_topic", "Topic", topics=True),
     Column("tags", "Tag"),
     Column("keys", "Keys"),
     Column("reconsume_times", "Failures", right=True),
@@ -80,7 +80,7 @@ def _selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
             default=0,
             help="Select only dead letters that were given up at or after this time.",
         ),
-        click.option("--origin-topic", help="Select only dead letters that were sent to this topic."),
+        click.option("--origin-topic", type=TOPIC, help="Select only dead letters that were sent to this topic."),
         click.option("--tag", help="Select only dead letters with this tag."),
         click.option("--key", help="Select only dead letters with this key."),
     ):

@@ -127,7 +127,7 @@ async def _found(ask: Ask, group: str) -> Found[LetterLine]:
     wanted = Selection(
         key=ask.text("key") or None,
         tag=ask.text("tag") or None,
-        origin_topic=ask.text("topic") or None,
+        origin_topic=ask.topic() or None,
         begin_ms=begin or 0,
         end_ms=END_OF_TIME_MS if end is None else end,
     )

@@ -233,7 +233,7 @@ async def reset_form(ask: Ask) -> Response:
 
 async def reset(ask: Ask) -> Plan:
     """Move a group's offsets in one topic. The plan shows the messages that are skipped or consumed again."""
-    group, topic = ask.path("group"), ask.text("topic")
+    group, topic = ask.path("group"), ask.topic()
     target = _target(ask)
     moves = await planned_moves(ask.admin, group, topic, target)
     members = await members_of(ask.admin, group)

@@ -91,7 +91,7 @@ def expression_of(ask: Ask) -> tuple[str, str]:
 
 async def search(ask: Ask) -> Response:
     """Search for messages by id or key, or for the newest messages in a time range."""
-    topic, msg_id, key = ask.text("topic"), ask.text("id"), ask.text("key")
+    topic, msg_id, key = ask.topic(), ask.text("id"), ask.text("key")
     if msg_id:
         return await _to_message(ask, msg_id, topic)
     found: Found[MessageLine] | None = None
@@ -121,7 +121,7 @@ async def newest_of(ask: Ask, wanted: int, keep: Any) -> Found[Any]:
     expression, kind = expression_of(ask)
     begin, end = ask.period()
     wish = Search(
-        topic=ask.text("topic"),
+        topic=ask.topic(),
         begin_ms=begin,
         end_ms=end,
         expression=expression,
@@ -267,12 +267,12 @@ async def download(ask: Ask) -> Response:
 # --- a test message -------------------------------------------------------------------------------
 async def send_form(ask: Ask) -> Response:
     """Ask for a test message."""
-    return ask.page("messages/send.html", topic=ask.text("topic"))
+    return ask.page("messages/send.html", topic=ask.topic())
 
 
 async def send(ask: Ask) -> Plan:
     """Send a message."""
-    topic = ask.text("topic")
+    topic = ask.topic()
     body = str(ask.form.get("body") or "").replace("\r\n", "\n")  # forms send line ends in this form
     properties: dict[str, str] = {}
     for line in ask.text("properties", longest=32_000).splitlines():

@@ -26,13 +26,13 @@ faster.
 
 async def show_tail(ask: Ask) -> Response:
     """Show the page on which new messages appear."""
-    return ask.page("messages/tail.html", topic=ask.text("topic"))
+    return ask.page("messages/tail.html", topic=ask.topic())
 
 
 async def events(ask: Ask) -> Response:
     """Send new messages until the browser disconnects."""
     expression, kind = expression_of(ask)
-    return event_stream(_events(ask, ask.text("topic"), expression, kind))
+    return event_stream(_events(ask, ask.topic(), expression, kind))
 
 
 async def _events(ask: Ask, topic: str, expression: str, kind: str) -> AsyncIterator[bytes]:

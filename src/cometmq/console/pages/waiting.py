@@ -55,7 +55,7 @@ class GivenUp:
 
 async def show_delayed(ask: Ask) -> Response:
     """Show the waiting messages and their due times."""
-    topic, admin = ask.text("topic"), ask.admin
+    topic, admin = ask.topic(), ask.admin
     begin, end = ask.period()
     unable: list[str] = []
 
