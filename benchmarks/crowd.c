@@ -12,6 +12,9 @@
  * Clients connect at once and begin with a heartbeat. A client whose connection ends connects again every 100 ms, and
  * begins again with a heartbeat; the load goes on for `seconds` after the last one is there again. A message that is due while a client has no connection is not sent.
  *
+ * Each client has an address of its own, 127.1.0.1 and so on, as on a host of its own: with one address for all, a new
+ * connection often has the port of one that the killed broker has closed, and the system sends its SYN again after 1 s.
+ *
  * One line is printed when all clients are there, and one at the end: JSON, times in milliseconds. Latency is from the
  * moment at which a message is due to its answer (send), or to the answer of the pull that has it (pull). After a loss
  * of all connections, the broker is ready with its first answer, and "behind" is the time from it to the last client's
@@ -79,8 +82,11 @@ static void greet(int i) {
 }
 static void connect_one(int i) {
   struct client *c = &C[i]; struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}; int one = 1;
+  struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0x7f010001 + i)};
   c->retry_at = 0; if ((c->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0)) < 0) die("socket");
   setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  setsockopt(c->fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof one);
+  if (bind(c->fd, (void *)&own, sizeof own)) die("bind");
   if (connect(c->fd, (void *)&a, sizeof a) && errno != EINPROGRESS) { drop(i); return; }
   struct epoll_event e = {.events = EPOLLIN | EPOLLOUT, .data.u32 = i}; epoll_ctl(ep, EPOLL_CTL_ADD, c->fd, &e);
   greet(i);
