@@ -14,6 +14,7 @@ import cometmq.broker.slices
 import cometmq.broker.tables.consumer_offsets
 from cometmq.broker.admin.offsets import OffsetAdmin
 from cometmq.broker.controller import Broker
+from cometmq.broker.limits import SLICES_SECONDS
 from cometmq.broker.slices import Steps
 from cometmq.remoting.admin_bodies import ConsumeStats, ConsumeStatsList, QueryConsumeTimeSpanBody, TopicStatsTable
 from cometmq.remoting.admin_headers import CreateTopicRequestHeader
@@ -22,6 +23,7 @@ from cometmq.remoting.codes import CURRENT_VERSION, RequestCode
 from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.headers import UpdateConsumerOffsetRequestHeader
 from cometmq.remoting.processors import Response
+from cometmq.testing import VirtualClock
 
 QUEUES = 40
 ASKED = {"topic": "Wide", "group": "g", "consumerGroup": "g", "timestamp": "0", "isForce": "true"}
@@ -231,3 +233,24 @@ async def test_offsets_of_a_group_or_topic_go_without_a_look_at_all_others(broke
     assert not offsets.table
     assert not offsets.table._of_group
     assert not offsets.table._groups_of
+
+
+async def test_short_works_are_done_together_although_other_processes_have_the_processor(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is interrupted for as long as all works of a round may take."""
+    monkeypatch.setattr(cometmq.broker.slices, "SYSTEM_CLOCK", clock)
+    done = [0]
+
+    def work() -> bool:
+        clock.advance(SLICES_SECONDS)
+        done[-1] += 1
+        return False
+
+    lane = cometmq.broker.slices._slice_queue()
+    for _ in range(100):
+        lane.begin(work)
+    while sum(done) < 100:
+        done.append(0)
+        await asyncio.sleep(0)
+    assert max(done[1:]) == 5, "half of the time, of which a tenth counts"
