@@ -8,9 +8,15 @@ import socket
 import pytest
 
 from cometmq.clock import SYSTEM_CLOCK
-from cometmq.remoting.tls.opening import OPENED_AT_ONCE, OpeningConnections
+from cometmq.remoting.tls.opening import (
+    MOST_OPENED_AT_ONCE,
+    OPENED_AT_ONCE,
+    OPENED_IN_A_SECOND,
+    OpeningConnections,
+)
 from cometmq.remoting.tls.options import TlsOptions
 from cometmq.remoting.tls.server import ServerTls
+from cometmq.testing import VirtualClock
 
 
 @pytest.mark.parametrize("rounds", [0, 1])
@@ -28,8 +34,8 @@ async def test_a_stop_in_the_round_of_an_accept_closes_the_socket(rounds: int) -
         assert client.recv(1) == b""
 
 
-async def test_many_accepted_sockets_are_opened_some_in_each_round() -> None:
-    openings = OpeningConnections(asyncio.Protocol, ServerTls(TlsOptions()), clock=SYSTEM_CLOCK, silence_s=10)
+async def test_many_accepted_sockets_are_opened_some_in_each_round(clock: VirtualClock) -> None:
+    openings = OpeningConnections(asyncio.Protocol, ServerTls(TlsOptions()), clock=clock, silence_s=10)
     pairs = [socket.socketpair() for _ in range(3 * OPENED_AT_ONCE)]
     for accepted, _ in pairs:
         accepted.setblocking(False)
@@ -43,6 +49,29 @@ async def test_many_accepted_sockets_are_opened_some_in_each_round() -> None:
     assert max(after - before for before, after in zip([0, *begun], begun, strict=False)) == OPENED_AT_ONCE
     openings.abort_oldest()
     await openings.stop()
+    close(pairs)
+
+
+async def test_more_sockets_are_opened_in_a_round_after_long_rounds(clock: VirtualClock) -> None:
+    """Clients that are there already, and send as much as they can, do not keep others waiting for many rounds."""
+    openings = OpeningConnections(asyncio.Protocol, ServerTls(TlsOptions()), clock=clock, silence_s=10)
+    pairs = [socket.socketpair() for _ in range(3 * MOST_OPENED_AT_ONCE)]
+    for accepted, _ in pairs:
+        accepted.setblocking(False)
+        openings.accept(accepted)
+    opened = []
+    for seconds in (0.01, 1.0):
+        before = len(openings._open)
+        clock.advance(seconds)
+        while len(openings._open) == before:
+            await asyncio.sleep(0)
+        opened.append(len(openings._open) - before)
+    assert opened == [OPENED_IN_A_SECOND // 100, MOST_OPENED_AT_ONCE]
+    await openings.stop()
+    close(pairs)
+
+
+def close(pairs: list[tuple[socket.socket, socket.socket]]) -> None:
     for _, client in pairs:
         with client:
             assert client.recv(1) == b""

@@ -24,7 +24,13 @@ from cometmq.remoting.tls.transport import TlsTransport
 log = logging.getLogger(__name__)
 
 OPENED_AT_ONCE: Final = 32
-"""Number of accepted sockets that are opened in one round of the event loop."""
+"""Number of accepted sockets that are opened in one round of the event loop, if rounds are short."""
+MOST_OPENED_AT_ONCE: Final = 128
+"""Maximum number of accepted sockets that are opened in one round (about 10 ms with their first requests)."""
+OPENED_IN_A_SECOND: Final = 5_000
+"""Number of accepted sockets that are opened in a second if rounds are long: clients that are served already do not
+keep the others waiting.
+"""
 _TLS_HANDSHAKE: Final = 0x16
 """The first byte of a TLS connection, which is the record type."""
 
@@ -48,6 +54,8 @@ class OpeningConnections:
         """Ends the connections that are silent for too long."""
         self._unopened: deque[socket.socket] = deque()
         """Accepted sockets that wait for their transport, the oldest first."""
+        self._opened_at = 0.0
+        """Time at which sockets were last opened, in monotonic seconds."""
         self._open: dict[_Opening, asyncio.Task[None]] = {}
         self._ending: set[_Opening] = set()
         """Aborted connections whose sockets are still open."""
@@ -58,12 +66,16 @@ class OpeningConnections:
     def accept(self, sock: socket.socket) -> None:
         """Start handling a new connection, after those that were accepted before it."""
         if not self._unopened:
+            self._opened_at = self.clock.monotonic()
             asyncio.get_running_loop().call_soon(self._open_some)
         self._unopened.append(sock)
 
     def _open_some(self) -> None:
         """Open the oldest accepted sockets; the clients that are there already are served before the others."""
-        for _ in range(min(len(self._unopened), OPENED_AT_ONCE)):
+        now = self.clock.monotonic()
+        due = int((now - self._opened_at) * OPENED_IN_A_SECOND)
+        self._opened_at = now
+        for _ in range(min(len(self._unopened), max(OPENED_AT_ONCE, due), MOST_OPENED_AT_ONCE)):
             self._open_one(self._unopened.popleft())
         if self._unopened:
             loop = asyncio.get_running_loop()
