@@ -46,8 +46,10 @@ _PERIOD_S: Final = 0.025
 """Time in seconds for which messages are taken ahead."""
 _PERIODS: Final = 4
 """Number of periods in each of which messages must have ended."""
-_AHEAD_WAIT_S: Final = 0.05
-"""Time in seconds for which a broker holds a request that also takes messages ahead."""
+_AHEAD_WAIT_S: Final = 0.2
+"""Time in seconds for which a broker holds a request that also takes messages ahead. A consumer thinks that the
+broker's clock is wrong if much shorter waits end a little early.
+"""
 _STILL_S: Final = 0.2
 _NOT_AHEAD_S: Final = 60.0
 """Time in seconds for which nothing is taken ahead after messages were given back."""
