@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
+
+from tests.helpers.waiting import run_to_end
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def run(name: str, home: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", EXAMPLES / name, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env={**os.environ, "HOME": str(home)},
-        check=False,
-    )
+    command: list[str | Path] = [sys.executable, "-W", "error", EXAMPLES / name, *arguments]
+    done = run_to_end(command, 240, env={**os.environ, "HOME": str(home)})
     assert done.returncode == 0, done.stderr
     return done.stdout

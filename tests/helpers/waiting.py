@@ -1,18 +1,19 @@
 """Wait for a condition: ``until`` on the event loop, ``wait_for`` without one, ``answered`` of another process.
 
-``real_time`` and ``block_for`` are for what nothing tells: that something does not happen, or the length of a load.
-And whether a process runs, ``process_runs``. Who waits looks often at first and then less often: what is waited for
-needs the processor, and a look may ask another process.
+``real_time`` and ``block_for`` are for what nothing tells: that something does not happen, or the length of a load. And
+for processes: ``run_to_end``, and whether one runs, ``process_runs``. Who waits looks often at first and then less
+often: what is waited for needs the processor, and a look may ask another process.
 """
 
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tests.helpers.pace import Patience
 
@@ -86,6 +87,26 @@ def wait_for(condition: Callable[[], object], what: str, timeout_s: float = 60.0
             raise TimeoutError(f"not within {timeout_s:g} s: {what}")
         block_for(pause_s)
         pause_s = min(pause_s * _PAUSE_GROWTH, _PROCESS_PAUSE_S)
+
+
+def run_to_end(command: Sequence[str | Path], timeout_s: float, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program, and return its output.
+
+    :param options: those of ``subprocess.Popen``.
+    :raises subprocess.TimeoutExpired: it has not ended after ``timeout_s`` seconds, or longer on a slow machine.
+    """
+    patience = Patience(timeout_s)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options) as process:
+        try:
+            while True:
+                with suppress(subprocess.TimeoutExpired):
+                    out, err = process.communicate(timeout=patience.left_s)
+                    return subprocess.CompletedProcess(command, process.returncode, out, err)
+                if patience.is_over:
+                    raise subprocess.TimeoutExpired(command, timeout_s)
+        except BaseException:  # also the time limit of the test
+            process.kill()
+            raise
 
 
 def process_runs(process_id: int) -> bool:

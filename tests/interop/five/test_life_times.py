@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.helpers.waiting import run_to_end
 from tests.interop.clients import Client, Series
 from tests.interop.five import programs
 from tests.interop.five.tables import Endpoint, make_group, make_topic, send_a_probe, wait_until_ready
@@ -37,14 +37,8 @@ async def test_clients_of_both_protocols_get_what_lives(clients: GetClient, tmp_
             properties = {"COMETMQ_TTL_MS": ttl} if ttl else {}
             java.produce(endpoint.namesrv, Series("Lived", 2, body=body, properties=properties))
         sent = ["e", "1", "f", HOUR_MS, "g", "0"]
-        program = subprocess.run(
-            [*programs.python("lives.py"), endpoint.address, "Lived", "G5", "6", *sent],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            env={**os.environ, "HOME": str(tmp_path)},
-            check=False,
-        )
+        command = [*programs.python("lives.py"), endpoint.address, "Lived", "G5", "6", *sent]
+        program = run_to_end(command, PATIENCE_S, env={**os.environ, "HOME": str(tmp_path)})
         (line,) = [one for one in program.stdout.splitlines() if one.startswith('{"scenario"')] or [program.stderr]
         assert json.loads(line)["got"] == ["b-0", "b-1", "d-0", "d-1", "f", "g"]
         messages = java.consume(endpoint.namesrv, "Lived", "G4", 6, linger_ms=1_000)

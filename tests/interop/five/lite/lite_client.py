@@ -28,7 +28,7 @@ from rocketmq import (
 from rocketmq.v5.exception import LiteSubscriptionQuotaExceededException
 
 ENDPOINT, RUN = sys.argv[1], sys.argv[2]
-PATIENCE_S = 40
+PATIENCE_S = 120
 
 
 def configuration() -> Any:

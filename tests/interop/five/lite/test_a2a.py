@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
+from tests.helpers.waiting import run_to_end
 from tests.interop import builds
 from tests.interop.conftest import unavailable
 
@@ -33,7 +33,7 @@ def test_callers_receive_the_answers_to_their_own_tasks() -> None:
                 for group in groups:
                     admin.create_lite_group(f"{NAMESPACE}%{group}", f"{NAMESPACE}%{topic}")
         program = [str(environment / "bin" / "python"), str(PROGRAM), f"127.0.0.1:{port}", NAMESPACE]
-        done = subprocess.run(program, capture_output=True, text=True, timeout=240, check=False)
+        done = run_to_end(program, 240)
     assert done.returncode == 0, done.stderr[-3_000:]
     answers = json.loads(done.stdout)
     assert answers.keys() == {"Alice", "Bob"}

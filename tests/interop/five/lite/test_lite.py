@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests.helpers.waiting import run_to_end
 from tests.interop import builds
 from tests.interop.conftest import unavailable
 from tests.interop.five.lite.servers import LITE_KEYS, TAKES_TLS, start_proxy
@@ -125,9 +125,7 @@ async def _make_tables(endpoint: Endpoint, run: str) -> None:
 def _run(command: list[str], home: Path) -> dict[str, list[str]]:
     """Run a program; return what each scenario got."""
     home.mkdir()
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=PATIENCE_S, env={**os.environ, "HOME": str(home)}, check=False
-    )
+    done = run_to_end(command, PATIENCE_S, env={**os.environ, "HOME": str(home)})
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-3000:]}"
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     return {line["scenario"]: line["got"] for line in lines}

@@ -25,7 +25,7 @@ import org.apache.rocketmq.client.apis.producer.Producer;
  */
 public class Lite {
     private static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
-    private static final long PATIENCE_MS = 40_000;
+    private static final long PATIENCE_MS = 120_000;
     private static ClientConfiguration configuration;
     private static String run;
     private static Producer producer;
