@@ -21,6 +21,7 @@ class PopMessageRequestHeader(Header):
     invisible_time: Int64
     poll_time: Int64
     born_time: Int64
+    """0 means the time at which the broker receives the request."""
     init_mode: Int32
     exp_type: str | None = None
     exp: str | None = None
@@ -94,6 +95,7 @@ class NotificationRequestHeader(Header):
     queue_id: Int32
     poll_time: Int64
     born_time: Int64
+    """0 means the time at which the broker receives the request."""
     order: bool | None = None
     attempt_id: str | None = None
     exp_type: str | None = None

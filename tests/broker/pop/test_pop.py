@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from pathlib import Path
 from typing import Any
@@ -205,6 +206,26 @@ async def test_bad_pops(wire: Wire, popper: Popper, clock: VirtualClock) -> None
     refused = await wire.call(RequestCode.ACK_MESSAGE, named)
     assert refused.code == ResponseCode.TOPIC_NOT_EXIST, "the topic is checked before the handle is read"
     assert (await wire.call(RequestCode.POP_ROLLBACK)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+async def test_without_a_time_of_birth_the_time_of_the_broker_counts(
+    wire: Wire, popper: Popper, clock: VirtualClock
+) -> None:
+    await send(wire, b"first")
+    await popper.pop()
+    waiting = asyncio.ensure_future(popper.answer(poll_time=5_000, born_time=0))
+    await clock.run_for(4)
+    assert not waiting.done()
+    await send(wire, b"a")
+    await clock.run_for(0.1)
+    assert waiting.result().code == 0
+    asked = NotificationRequestHeader(consumer_group="g", topic=TOPIC, queue_id=-1, poll_time=5_000, born_time=0)
+    notified = asyncio.ensure_future(wire.call(RequestCode.NOTIFICATION, asked))
+    await clock.run_for(4)
+    assert not notified.done()
+    await send(wire, b"b")
+    await clock.run_for(0.1)
+    assert notified.result().ext_fields["hasMsg"] == "true"
 
 
 async def test_progress_shows_what_is_in_flight(wire: Wire, popper: Popper, clock: VirtualClock) -> None:

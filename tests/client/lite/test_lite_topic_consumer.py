@@ -11,6 +11,7 @@ import pytest
 from cometmq.client import (
     Admin,
     BrokerError,
+    ClientInstance,
     ClientStateError,
     LiteTopicConfig,
     LiteTopicConsumer,
@@ -20,6 +21,7 @@ from cometmq.client import (
 )
 from cometmq.client.lite.requests import LiteMessage
 from cometmq.client.sync import SyncLiteTopicConsumer
+from cometmq.clock import SystemClock
 from cometmq.testing import Cluster
 
 
@@ -68,6 +70,22 @@ async def test_each_lite_topic_is_read_in_its_order_on_all_brokers(cluster: Clus
     for name in names:
         own = [message for message in found if message.lite_topic == name]
         assert [(message.body.decode(), message.offset) for message in own] == [(f"{name}:{at}", at) for at in range(3)]
+
+
+class Behind(SystemClock):
+    """A clock that is an hour behind the brokers' clocks."""
+
+    def now_ms(self) -> int:
+        """The wrong date."""
+        return super().now_ms() - 3_600_000
+
+
+async def test_a_consumer_whose_clock_is_behind_receives(cluster: Cluster) -> None:
+    instance = ClientInstance(cluster.namesrv_address, clock=Behind())
+    async with LiteTopicConsumer("G", "L", instance=instance) as reader:
+        await reader.subscribe("a")
+        await send(cluster, "a", "m")
+        assert bodies(await asyncio.wait_for(reader.receive(), 10)) == ["m"]
 
 
 async def test_a_message_that_is_not_acknowledged_comes_again_before_those_behind_it(cluster: Cluster) -> None:

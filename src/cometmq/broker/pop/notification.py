@@ -70,7 +70,8 @@ class NotificationProcessor:
         wanted = self._filters.of_pop(header.exp, header.exp_type)
         if self._has_messages(header, wanted):
             return _HAS_MESSAGES
-        wait_ms = min(header.born_time + header.poll_time - self._clock.now_ms(), header.poll_time, MAX_POP_WAIT_MS)
+        now_ms = self._clock.now_ms()
+        wait_ms = min((header.born_time or now_ms) + header.poll_time - now_ms, header.poll_time, MAX_POP_WAIT_MS)
         if wait_ms > 0:
             held = HeldPop(connection, request, self._retry_held, _not_found, wanted=wanted)
             if self._polling.hold(held, wait_ms):

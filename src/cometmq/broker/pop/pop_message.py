@@ -117,6 +117,7 @@ class PopMessageProcessor:
         """Hand out messages for a limited time, or wait until messages arrive."""
         header: PopMessageRequestHeader = request.header
         now_ms = self._clock.now_ms()
+        header.born_time = header.born_time or now_ms
         wanted = self._check(connection, header, now_ms)
         if header.owner is not None:
             self._left.enter(connection, header.consumer_group, header.owner)

@@ -107,7 +107,7 @@ class LiteRequests:
         :raises BrokerError: the broker refuses.
         :raises RemotingError: the broker does not answer.
         """
-        config, now_ms = self.config, self.instance.clock.now_ms()
+        config = self.config
         header = PopLiteMessageRequestHeader(
             client_id=self.instance.client_id,
             consumer_group=self._group,
@@ -115,7 +115,7 @@ class LiteRequests:
             max_msg_num=max_messages,
             invisible_time=round(config.invisible_s * 1000),
             poll_time=round(config.poll_s * 1000),
-            born_time=now_ms,
+            born_time=0,  # a broker whose clock is ahead of this one refuses a pop as too late
         )
         address = await self._address(broker)
         timeout_s = config.poll_s + DEFAULT_TIMEOUT_S
