@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from pathlib import Path
 from typing import Any
@@ -209,23 +208,22 @@ async def test_bad_pops(wire: Wire, popper: Popper, clock: VirtualClock) -> None
 
 
 async def test_without_a_time_of_birth_the_time_of_the_broker_counts(
-    wire: Wire, popper: Popper, clock: VirtualClock
+    wire: Wire, popper: Popper, connect_to: ConnectTo, broker: Broker, clock: VirtualClock
 ) -> None:
     await send(wire, b"first")
     await popper.pop()
-    waiting = asyncio.ensure_future(popper.answer(poll_time=5_000, born_time=0))
-    await clock.run_for(4)
-    assert not waiting.done()
-    await send(wire, b"a")
-    await clock.run_for(0.1)
-    assert waiting.result().code == 0
-    asked = NotificationRequestHeader(consumer_group="g", topic=TOPIC, queue_id=-1, poll_time=5_000, born_time=0)
-    notified = asyncio.ensure_future(wire.call(RequestCode.NOTIFICATION, asked))
-    await clock.run_for(4)
-    assert not notified.done()
-    await send(wire, b"b")
-    await clock.run_for(0.1)
-    assert notified.result().ext_fields["hasMsg"] == "true"
+    waiting = Popper(await connect_to(broker), clock)
+    asked = NotificationRequestHeader(consumer_group=GROUP, topic=TOPIC, queue_id=-1, poll_time=5_000, born_time=0)
+    commands = (
+        waiting.command(poll_time=5_000, born_time=0, max_msg_nums=1),
+        waiting.wire.command(RequestCode.NOTIFICATION, asked),
+    )
+    for command in commands:
+        waiting.wire.post(command)
+        await clock.run_for(4)
+        assert command.opaque not in waiting.wire.answers
+        await send(wire, b"a", b"b")
+        assert (await waiting.wire.answer(command.opaque)).code == 0
 
 
 async def test_progress_shows_what_is_in_flight(wire: Wire, popper: Popper, clock: VirtualClock) -> None:
