@@ -4,6 +4,7 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 import java.util.concurrent.Callable;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
@@ -202,7 +203,7 @@ public class Lite {
     public static void main(String[] arguments) throws Exception {
         run = arguments[1];
         configuration = ClientConfiguration.newBuilder().setEndpoints(arguments[0]).enableSsl(false)
-            .setRequestTimeout(Duration.ofSeconds(5)).build();
+            .setRequestTimeout(Duration.ofSeconds(10)).build();
         producer = PROVIDER.newProducerBuilder().setClientConfiguration(configuration)
             .setTopics("L" + run, "N" + run).build();
         List<Step> scenarios = List.of(Lite::order, Lite::dead, Lite::offsets, Lite::exclusive, Lite::refusals);
@@ -211,8 +212,13 @@ public class Lite {
             step.run();
             return null;
         }).toList();
-        for (Future<Void> done : threads.invokeAll(calls)) {
-            done.get();
+        try {
+            for (Future<Void> done : threads.invokeAll(calls)) {
+                done.get();
+            }
+        } catch (ExecutionException failure) {
+            failure.printStackTrace();
+            System.exit(1); // the client's threads would keep the process
         }
         System.exit(0);
     }
