@@ -82,6 +82,7 @@ class Transport(virtual.Transport):
             SESSIONS.release(session)
             raise
         super().establish_connection()
+        self._mailbox = self.mailbox  # now: later, this thread and that of the connections would each make one
         return self
 
     def verify_connection(self, connection: Any) -> bool:
