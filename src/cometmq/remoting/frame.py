@@ -105,10 +105,14 @@ class FrameDecoder:
                 return
             self._data, self._at, self._need, self._large = large.joined(), 0, 4, None
         data = self._data
-        if type(data) is bytes:
-            at = taker(data, self._at)
-            if at != self._at:
-                self._at, self._need = at, 4
+        if isinstance(data, bytearray):  # crumbs; a frame of them is copied once it is complete
+            if len(data) - self._at < max(self._need, 8):
+                return
+            data = self._data = bytes(memoryview(data)[self._at :])
+            self._at = 0
+        at = taker(data, self._at)
+        if at != self._at:
+            self._at, self._need = at, 4
 
     def _compact(self) -> None:
         if self._at:

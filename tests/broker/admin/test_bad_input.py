@@ -60,6 +60,7 @@ async def test_any_fields_are_answered(
         broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2))
     broker.offsets.commit("G", "T", 0, 1)
     wire = await connect()
+    caplog.clear()  # lines of the last example
     with caplog.at_level(logging.ERROR):
         answer = await wire.call(code, body=body, ext=fields)
     assert answer.code == 0 or answer.remark or code == BATCH_ACK
