@@ -18,7 +18,7 @@ from typing import Final
 from cometmq.broker.lite.crowd import Crowd, LiteClient
 from cometmq.broker.lite.index import LiteIndex
 from cometmq.broker.lite.name_table import NO_NAME
-from cometmq.broker.slices import batches
+from cometmq.broker.slices import Slice
 from cometmq.broker.tables.group_attributes import LiteGroup
 from cometmq.clock import Clock
 from cometmq.remoting.codes import RequestCode
@@ -27,9 +27,10 @@ from cometmq.remoting.server_connection import ServerConnection
 
 _log = logging.getLogger(__name__)
 
-_LITES_AT_ONCE: Final = 1_000
 _LOOKS_AT_ONCE: Final = 10_000
 """Number of lite topics that are compared in one slice (2 ms)."""
+_CHANGE: Final = 10
+"""Number of comparisons that cost as much as a change."""
 _FEW: Final = 16
 """Number of clients of a lite topic that are made ready one by one. If there are more, those of a group share this."""
 
@@ -209,25 +210,25 @@ class LiteSubscriptions:
 
     def replace(self, client: LiteClient, wanted: Set[int], settings: LiteGroup) -> Iterator[None]:
         """Replace a client's lite topics, in slices."""
-        for some in batches(list(client.numbers), _LOOKS_AT_ONCE):
-            for at, number in enumerate([number for number in some if number not in wanted]):
+        part = Slice(_LOOKS_AT_ONCE)
+        for number in list(client.numbers):
+            is_taken = number not in wanted
+            if is_taken:
                 self.take(client, number)
-                if at % _LITES_AT_ONCE == _LITES_AT_ONCE - 1:
-                    yield
-            if len(some) == _LOOKS_AT_ONCE:
+            if part.ends_after(_CHANGE if is_taken else 1):
                 yield
-        for some in batches(wanted, _LOOKS_AT_ONCE):
-            for at, number in enumerate([number for number in some if number not in client.numbers]):
+        for number in wanted:
+            is_added = number not in client.numbers
+            if is_added:
                 if not self.has(client):
                     return
                 self._add_again(client, number, settings)
-                if at % _LITES_AT_ONCE == _LITES_AT_ONCE - 1:
-                    yield
-            if len(some) == _LOOKS_AT_ONCE:
+            if part.ends_after(_CHANGE if is_added else 1):
                 yield
-        for names in batches(list(client.evicted), _LITES_AT_ONCE):
-            client.evicted -= {name for name in names if client.index.find(name) not in wanted}
-            if len(names) == _LITES_AT_ONCE:
+        for name in list(client.evicted):
+            if client.index.find(name) not in wanted:
+                client.evicted.discard(name)
+            if part.ends_after(_CHANGE):
                 yield
 
     def _add_again(self, client: LiteClient, number: int, settings: LiteGroup) -> None:
