@@ -22,7 +22,7 @@ from cometmq.client.instance import ClientInstance
 from cometmq.client.route import namesrv_addresses
 from cometmq.errors import CometMQError
 from cometmq.message.names import check_group, check_topic
-from cometmq.message.queue_names import topic_spelled
+from cometmq.message.queue_names import topic_meant
 from cometmq.remoting.codes import ResponseCode
 
 T = TypeVar("T")
@@ -182,8 +182,8 @@ def demand_topic_name(topic: str) -> None:
     """
     wrong = check_topic(topic)
     if wrong is not None:
-        of_queue = topic_spelled(topic)
-        hint = f" (the topic of a queue with this name is {of_queue})" if check_topic(of_queue) is None else ""
+        of_queue = topic_meant(topic)
+        hint = "" if of_queue is None else f" (the topic of a queue with this name is {of_queue})"
         raise WrongUseError(f"{topic!r} is not a valid topic name: {wrong}{hint}")
 
 

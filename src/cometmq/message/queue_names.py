@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from urllib.parse import quote, unquote
 
-from cometmq.message.names import ALLOWED_NAME
+from cometmq.message.names import ALLOWED_NAME, check_topic
 
 
 def quoted(name: str, errors: str = "strict") -> str:
@@ -32,6 +32,14 @@ def topic_spelled(text: str) -> str:
         return quoted(text)
     except UnicodeEncodeError:
         return text
+
+
+def topic_meant(text: str) -> str | None:
+    """Return the topic of a queue that has a text as its name, for an error where only a topic's name is allowed;
+    ``None`` if there is none.
+    """
+    topic = topic_spelled(text)
+    return topic if check_topic(topic) is None else None
 
 
 def own_spelling(topic: str) -> str:

@@ -28,7 +28,7 @@ from cometmq.integrations.mcp.options import MAX_ROWS
 from cometmq.integrations.mcp.plans import Plan
 from cometmq.integrations.mcp.resources import PERMISSIONS, permission
 from cometmq.message.names import DLQ_PREFIX, MESSAGE_TYPE, RETRY_PREFIX, check_group, check_topic, is_system_topic
-from cometmq.message.queue_names import topic_spelled
+from cometmq.message.queue_names import topic_meant
 from cometmq.quantity import quantity
 from cometmq.remoting.bodies import MessageQueue, SubscriptionGroupConfig, TopicConfig
 
@@ -90,8 +90,7 @@ async def update_topic(call: Call, parameters: TopicUpdate) -> Plan:
     """Plan the creation or the change of a topic."""
     admin, name = call.admin, parameters.topic_name
     wrong = check_topic(name)
-    of_queue = topic_spelled(name)
-    if wrong is not None and check_topic(of_queue) is None:
+    if wrong is not None and (of_queue := topic_meant(name)) is not None:
         raise ArgumentError(wrong, next_step=f"choose another topic; that of a queue with this name is {of_queue}")
     if wrong is not None or is_system_topic(name) or name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         raise ArgumentError(wrong or f"{name} belongs to the servers", next_step="choose another topic")
