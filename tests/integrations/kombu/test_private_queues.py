@@ -11,7 +11,7 @@ from tests.integrations.kombu.conftest import Connect
 from tests.integrations.kombu.test_channel import Received, drain, nothing_comes
 
 from cometmq.client import PoppedMessage, RemotingConnectError
-from cometmq.integrations.kombu import readers
+from cometmq.integrations.kombu import channel, readers
 from cometmq.testing import SyncCluster
 
 
@@ -190,3 +190,25 @@ def test_a_binding_that_no_nameserver_took_is_written_later(connect: Connect, na
         exchange(sending).declare()
         Producer(sending, exchange).publish("m", routing_key="key")
         assert queue.get(no_ack=True).payload == "m"
+
+
+def test_no_more_is_read_than_a_busy_consumer_can_take(
+    connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "UNLIMITED", 40)
+    connection, sending, received = connect(), connect(), Received()
+    exchange = Exchange(name, "fanout")
+    most = 40 + readers._BATCH - 1
+    with (
+        connection.channel() as reading,
+        sending.channel() as other,
+        Consumer(reading, [Queue(name, exchange, exclusive=True)], callbacks=[received]),
+    ):
+        for number in range(2 * most):
+            Producer(other, exchange).publish(number)
+        mailbox = connection.transport.mailbox
+        wait_for(lambda: len(mailbox._items) >= 40, "the messages for which there is room")
+        for count in range(1, 2 * most + 1):
+            drain(connection, received, count)
+            assert len(mailbox._items) <= most
+    assert received.bodies == list(range(2 * most))

@@ -20,6 +20,7 @@ from kombu.utils.uuid import uuid
 from cometmq.errors import CometMQError
 from cometmq.integrations.kombu.envelope import Payload, StrangerError, from_message, is_due
 from cometmq.integrations.kombu.errors import RefusedError
+from cometmq.integrations.kombu.mailbox import Waiting
 from cometmq.integrations.kombu.names import tag_of, topic_of_exchange, topic_of_queue
 from cometmq.integrations.kombu.readers import Source, matcher
 from cometmq.integrations.kombu.receiver import Receiver
@@ -34,7 +35,8 @@ log = logging.getLogger(__name__)
 R = TypeVar("R")
 
 UNLIMITED: Final = 1_000
-"""Number of messages that wait for a channel at most if it has no prefetch limit."""
+"""Number of messages that wait for a channel at most if it has no prefetch limit, and of those of its private queues.
+"""
 FAULTY: Final = (RecursionError, ValueError, TypeError, LookupError, AttributeError, OverflowError)
 """Errors of a consumer that a task's headers or arguments cause."""
 _PIDBOX: Final = ".pidbox"
@@ -64,8 +66,8 @@ class Channel(virtual.Channel):
         self._unacknowledged: set[str] = set()
         """The queues whose consumers acknowledge nothing."""
         self._last_tag = 0
-        self._arrived = 0
-        self._dispatched = 0
+        self._waiting = {kind: Waiting() for kind in (True, False)}
+        """The messages in the mailbox: those of receivers, and those of queues that only this process reads."""
 
     # --- the session ---
 
@@ -254,7 +256,11 @@ class Channel(virtual.Channel):
         try:
             private = self.session.private.get(queue)
             if private is not None:
-                self._sync.call(private.start, lambda payload: self._put_arrived((queue, payload, None)))
+                self._sync.call(
+                    private.start,
+                    lambda payload: self._put_arrived((queue, payload, None)),
+                    lambda: self._waiting[False].number < UNLIMITED,
+                )
             else:
                 topic = self._run(self.session.ensure_queue(queue))
                 self._queues[topic] = queue
@@ -279,7 +285,8 @@ class Channel(virtual.Channel):
             self._queues.pop(topic, None)
             self._run(self._receivers[False].stop(topic))
         waiting = self.connection.mailbox.remove(self, queue)
-        self._dispatched += sum(held[2] is not None for held in waiting)
+        for held in waiting:
+            self._waiting[held[2] is not None].taken += 1
         self._give_back(*waiting)
 
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
@@ -309,7 +316,7 @@ class Channel(virtual.Channel):
 
     def _credit(self) -> int:
         """Return how many more messages the channel may hold; the receiver calls it in its own thread."""
-        waiting = self._arrived - self._dispatched
+        waiting = self._waiting[True].number
         limit = self.qos.prefetch_count
         return limit - len(self._held) - waiting if limit else UNLIMITED - waiting
 
@@ -332,8 +339,8 @@ class Channel(virtual.Channel):
         self._put_arrived(*arrived)
 
     def _put_arrived(self, *arrived: Held) -> None:
-        if (connection := self.connection) is not None:
-            self._arrived += sum(held[2] is not None for held in arrived)
+        if arrived and (connection := self.connection) is not None:
+            self._waiting[arrived[0][2] is not None].arrived += len(arrived)
             connection.mailbox.put(*[(self, held) for held in arrived])
 
     def dispatch(self, held: Held) -> None:
@@ -343,7 +350,7 @@ class Channel(virtual.Channel):
         callbacks = self._callbacks.get(queue)
         callback = callbacks[next(reversed(callbacks))] if callbacks else None
         payload = None if callback is None else self._accept(held, no_ack=no_ack)
-        self._dispatched += held[2] is not None
+        self._waiting[held[2] is not None].taken += 1
         if callback is None:
             self._give_back(held)
             return

@@ -8,6 +8,18 @@ from contextlib import suppress
 from typing import Any
 
 
+class Waiting:
+    """Counts messages that wait in a mailbox: one thread changes each of the two numbers, so no change is lost."""
+
+    arrived = 0
+    taken = 0
+
+    @property
+    def number(self) -> int:
+        """The messages that wait now."""
+        return self.arrived - self.taken
+
+
 class Mailbox:
     """A queue with a descriptor that is readable while it may have items, so that an event loop can wait for them."""
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cometmq.client.consumer.pull_consumer import PullConsumer
-from cometmq.client.errors import MasterNotFoundError, RemotingError, RouteNotFoundError
+from cometmq.client.errors import MasterNotFoundError, RemotingError
 from cometmq.errors import CometMQError
 from cometmq.integrations.kombu.envelope import Payload, StrangerError, from_message
 from cometmq.message.message import MessageExt
@@ -26,10 +26,13 @@ log = logging.getLogger(__name__)
 
 PULL_WAIT_S: Final = 15.0
 _PAUSE_S: Final = 0.5
+_FULL_S: Final = 0.05
+"""Time in seconds after which a reader looks again whether its consumer can take more."""
 _BATCH: Final = 32
 _LOOK_S: Final = 30.0
 
 Deliver = Callable[[Payload], object]
+HasRoom = Callable[[], bool]
 
 
 @dataclass(eq=False)
@@ -68,6 +71,7 @@ class PrivateQueue:
         """Messages that were read, but that no consumer got; the next one gets them."""
         self._deliver: Deliver | None = None
         """Called with each message while the queue has a consumer."""
+        self._has_room: HasRoom = lambda: True
         self._tasks: dict[Source, asyncio.Task[None]] = {}
 
     async def bind(self, key: str, source: Source) -> None:
@@ -113,10 +117,13 @@ class PrivateQueue:
                     return found[0]
         return None
 
-    def start(self, deliver: Deliver) -> None:
-        """Read in the background until :meth:`stop`; call it on the event loop."""
+    def start(self, deliver: Deliver, has_room: HasRoom) -> None:
+        """Read in the background until :meth:`stop`; call it on the event loop.
+
+        :param has_room: returns whether the consumer can take more messages; until then, they stay with the broker.
+        """
         self.stop()
-        self._deliver = deliver
+        self._deliver, self._has_room = deliver, has_room
         while self.returned:
             deliver(self.returned.popleft())
         for source in self.sources.values():
@@ -156,11 +163,14 @@ class PrivateQueue:
     async def _follow(self, source: Source, queue: MessageQueue, deliver: Deliver) -> None:
         failed = False
         while True:
+            if not self._has_room():
+                await asyncio.sleep(_FULL_S)
+                continue
             try:
                 for payload in await self._pull(source, queue, _BATCH, PULL_WAIT_S):
                     deliver(payload)
                 failed = False
-            except (CometMQError, RouteNotFoundError) as error:
+            except CometMQError as error:
                 log.log(logging.DEBUG if failed else logging.WARNING, "cannot read %s, trying again: %s", queue, error)
                 failed = True
                 await asyncio.sleep(_PAUSE_S)
