@@ -31,6 +31,7 @@ from cometmq.client import (
 from cometmq.client import Message as RocketMessage
 from cometmq.client.dead_letters import Ledger, Selection, read_dead_letters, resend
 from cometmq.client.simple.consumer import SimpleConsumer
+from cometmq.integrations.kombu import session
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.testing import Direction, SyncCluster
 
@@ -521,6 +522,27 @@ def test_a_task_that_is_published_twice_is_stored_once(is_delayed: bool) -> None
         assert sorted(again.get(timeout=20).payload for _ in range(2)) == ["first", "task"]
         with pytest.raises(Empty):
             again.get(timeout=0.3)
+
+
+def test_a_doubt_does_not_outlive_the_attempts_to_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        SyncCluster(links=True) as cluster,
+        Connection(f"cometmq://{cluster.namesrv_address}", transport_options={"send_timeout": 1}) as connection,
+    ):
+        queue = connection.SimpleQueue("daily")
+        queue.put("first")
+        headers = {"id": "report", "task": "report", "retries": 0, "eta": None}
+        cluster.run(lambda running: running.link(0).drop(Direction.TO_CLIENT))
+        with pytest.raises(RemotingTimeoutError):
+            queue.put("today", headers=headers)
+        cluster.run(lambda running: running.link(0).restore())
+        for body in ("first", "today"):
+            message = queue.get(timeout=20)
+            assert message.payload == body
+            message.ack()
+        monkeypatch.setattr(session, "DOUBT_S", 0.0)
+        queue.put("today", headers=headers)  # the same task, on the next day
+        assert queue.get(timeout=20).payload == "today"
 
 
 def test_a_task_that_is_published_again_on_a_new_connection_is_stored_once() -> None:

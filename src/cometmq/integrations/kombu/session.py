@@ -11,7 +11,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from cometmq.client.admin import Admin
 from cometmq.client.consumer.pull_consumer import PullConsumer
@@ -55,12 +55,24 @@ CHECK_S: Final = 2.0
 """Time in seconds for a broker to answer before a connection counts as opened."""
 ABSENT_S: Final = 5.0
 """Time in seconds after which a process asks again whether a topic exists."""
+DOUBT_S: Final = 600.0
+"""Time in seconds after the last attempt to send a message after which it is no longer in doubt: the same message is
+then another publication, for example of a task that always has the same ID.
+"""
 _LATER_MS: Final = 10**13
 _MOST: Final = 32
 
 
-Doubts = OrderedDict[tuple[str, str], tuple[str, ...]]
-"""The addresses of the brokers that may have stored messages in doubt, by topic and key."""
+class Doubt(NamedTuple):
+    """The brokers that may have stored a message."""
+
+    addresses: tuple[str, ...]
+    tried_at: float
+    """The monotonic time of the last attempt in seconds."""
+
+
+Doubts = OrderedDict[tuple[str, str], Doubt]
+"""The messages in doubt, by topic and key."""
 
 Waiting = tuple[str, str | None]
 """The recall handle of a delayed task, and the queue to which its result goes."""
@@ -254,12 +266,8 @@ class Session:
 
         :raises CometMQError: it may not be stored.
         """
-        key = _publication(message)
-        if key in self._doubts:
-            stored = await self._is_stored(self._doubts[key], message)
-            self._doubts.pop(key, None)
-            if stored:
-                return
+        if await self._was_stored(message):
+            return
         try:
             result = await self.producer.send(message)
         except CometMQError as error:
@@ -283,7 +291,7 @@ class Session:
             return True
         cause = error.__cause__ if isinstance(error, SendFailedError) else error
         if len(message.keys) > 1 and isinstance(cause, RemotingSendError | RemotingTimeoutError | RemotingClosedError):
-            _remember(self._doubts, _publication(message), (cause.address,))
+            self._doubt(_publication(message), [cause.address])
         return False
 
     def note_interruption(self, queue: str, payload: Payload) -> None:
@@ -293,12 +301,28 @@ class Session:
         if keys and route is not None:
             names = {queue.broker_name for queue in route.write_queues}
             found = {address for name in names if (address := self.instance.routes.brokers.master(name)) is not None}
-            _remember(self._doubts, (topic, keys[1]), tuple(sorted(found)))
+            self._doubt((topic, keys[1]), sorted(found))
 
-    async def _is_stored(self, addresses: Iterable[str], message: Message) -> bool:
+    async def _was_stored(self, message: Message) -> bool:
+        """Return whether a broker has a message that is in doubt, which then is no longer so.
+
+        :raises CometMQError: a broker does not answer.
+        """
+        key = _publication(message)
+        doubt = self._doubts.get(key)
+        if doubt is None:
+            return False
+        if self.instance.clock.monotonic() - doubt.tried_at > DOUBT_S:
+            self._doubts.pop(key, None)
+            return False
+        self._doubt(key, doubt.addresses)
         topic = TIMER_TOPIC if message.is_delayed else message.topic
-        found = [await self._query(address, topic, message.keys[1]) for address in addresses]
+        found = [await self._query(address, topic, key[1]) for address in doubt.addresses]
+        self._doubts.pop(key, None)
         return any(found)
+
+    def _doubt(self, key: tuple[str, str], addresses: Iterable[str]) -> None:
+        _remember(self._doubts, key, Doubt(tuple(addresses), self.instance.clock.monotonic()))
 
     async def _query(self, address: str, topic: str, key: str) -> list[MessageExt]:
         header = QueryMessageRequestHeader(topic, key, _MOST, 0, _LATER_MS)
