@@ -101,6 +101,12 @@ def test_no_more_is_received_than_the_prefetch_limit_allows(connect: Connect, na
     assert sorted(received.bodies + others.bodies) == [0, 1, 2, 3, 4, 5]
 
 
+def test_a_week_as_for_redis_is_an_allowed_visibility_timeout(connect: Connect, name: str) -> None:
+    with connect(visibility_timeout=604_800).SimpleQueue(name) as queue:
+        queue.put(1)
+        assert queue.get(timeout=10).payload == 1
+
+
 def test_a_busy_consumer_gathers_its_acknowledgements_and_requests(
     connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

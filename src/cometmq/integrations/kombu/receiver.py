@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Final
 
 from cometmq.client.instance import ClientInstance
-from cometmq.client.simple.config import SimpleConsumerConfig
+from cometmq.client.simple.config import MAX_INVISIBLE_S, SimpleConsumerConfig
 from cometmq.client.simple.consumer import SimpleConsumer
 from cometmq.client.simple.message import PoppedMessage
 from cometmq.errors import CometMQError
@@ -87,7 +87,7 @@ class Receiver:
         deliver: Callable[[Receiver, Sequence[PoppedMessage]], object],
     ) -> None:
         config = SimpleConsumerConfig(
-            invisible_s=settings.visibility_timeout,
+            invisible_s=min(settings.visibility_timeout, MAX_INVISIBLE_S),
             wait_s=settings.wait_time,
             renew_up_to_s=settings.renew_up_to,
             error_delay_s=_RECONNECT_S,

@@ -56,8 +56,8 @@ class Settings:
     topic_prefix: str = ""
     """Stands before the names of all topics and groups, with ``|`` behind it."""
     visibility_timeout: float = 60.0
-    """Time after which a message of a dead worker comes again if no broker notices that the worker is gone. While the
-    worker lives, it renews the time."""
+    """Time after which a message of a dead worker comes again if no broker notices that the worker is gone, at most
+    three days. While the worker lives, it renews the time."""
     renew_up_to: float = 7 * 86_400.0
     """Maximum time for which a message is renewed, and thus for which a task runs before it is delivered again."""
     max_deliveries: float = 16
