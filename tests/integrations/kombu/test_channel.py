@@ -101,6 +101,24 @@ def test_no_more_is_received_than_the_prefetch_limit_allows(connect: Connect, na
     assert sorted(received.bodies + others.bodies) == [0, 1, 2, 3, 4, 5]
 
 
+def test_a_queue_that_is_consumed_later_raises_the_limit_for_no_moment(connect: Connect, name: str) -> None:
+    connection, sending, received = connect(), connect(), Received(ack=False)
+    first, second = (Queue(f"{name}-{number}", routing_key=f"{name}-{number}") for number in range(2))
+    with connection.channel() as channel, sending.channel() as other:
+        for number in range(2):
+            Producer(other).publish(number, routing_key=second.name, declare=[second])
+        with Consumer(channel, [first], callbacks=[received], prefetch_count=2) as consumer:
+            nothing_comes(connection)  # a request for two messages waits
+            consumer.add_queue(second)
+            consumer.consume()
+            drain(connection, received, 2)
+            Producer(other).publish(2, routing_key=first.name)
+            nothing_comes(connection)
+            received.messages[0].ack()
+            drain(connection, received, 3)
+    assert received.bodies == [0, 1, 2]
+
+
 def test_a_week_as_for_redis_is_an_allowed_visibility_timeout(connect: Connect, name: str) -> None:
     with connect(visibility_timeout=604_800).SimpleQueue(name) as queue:
         queue.put(1)

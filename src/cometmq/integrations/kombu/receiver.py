@@ -127,27 +127,35 @@ class Receiver:
 
     async def close(self, held: Callable[[], Iterable[PoppedMessage]]) -> None:
         """Receive no more, give back the messages that ``held`` then returns, and leave the group."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        await self._pause()
         self._acknowledge()
         await asyncio.gather(*map(self.give_back, [*held(), *self._take_ahead()]))
         await self._consumer.close()
 
     async def start(self, topic: str) -> None:
-        """Receive the messages of a topic too.
+        """Receive the messages of a topic too, unless another consumer of the channel does so.
 
         :raises BrokerError: the broker refuses, for example because the account lacks a right.
         """
-        await self._consumer.subscribe(topic)
+        if topic in self._consumer.topics:
+            return
+        await self._pause()  # two requests would each use the whole credit
         try:
+            await self._consumer.subscribe(topic)
             if (credit := self._credit()) > 0:  # a missing right is raised here, not logged later
                 self._give(await self._consumer.receive(min(credit, _MOST), wait_s=0, topic=topic))
         except BaseException:
             await self._consumer.unsubscribe(topic)
             raise
-        if self._task is None:
+        finally:
             self._task = asyncio.create_task(self._receive())
+
+    async def _pause(self) -> None:
+        """Receive nothing; messages that are on their way come with the next request."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
 
     async def stop(self, topic: str) -> None:
         """Stop receiving the messages of a topic."""
@@ -173,7 +181,7 @@ class Receiver:
 
     async def _receive(self) -> None:
         failed = ""
-        while True:
+        while self._consumer.is_receiving:
             try:
                 while (room := self._room()) <= 0:
                     self._changed.clear()
