@@ -10,6 +10,7 @@ from xml.sax.saxutils import escape
 WIDTH: Final = 920
 _NAMES, _PANEL, _VALUES, _GAP = 155, 265, 85, 20
 _ROW, _TITLE, _TOP = 17, 28, 34
+_TITLE_SIZE = 13
 OURS, OTHERS = "#d55e00", "#0072b2"
 """Told apart by colour-blind people too (Okabe and Ito)."""
 
@@ -35,7 +36,8 @@ def bars(panels: Sequence[Panel], names: Sequence[str], ours: str) -> str:
     ]
     for number, panel in enumerate(panels):
         left = _NAMES + number * (_PANEL + _VALUES + _GAP)
-        lines.append(f'<text x="{left}" y="20" font-size="14" font-weight="bold">{escape(panel.title)}</text>')
+        place = f'x="{left}" y="20" font-size="{_TITLE_SIZE}"'
+        lines.append(f'<text {place} font-weight="bold">{escape(panel.title)}</text>')
         for at, group in enumerate(groups):
             top = _TOP + at * (_TITLE + len(names) * _ROW)
             if number == 0:

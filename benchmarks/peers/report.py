@@ -130,7 +130,7 @@ def picture(lines: Lines) -> str:
         }
 
     panels = (
-        Panel("Processor time for a message, µs (less is better)", groups("cpu_us"), 1),
+        Panel("Processor time a message, µs (less is better)", groups("cpu_us"), 1),
         Panel("Messages per second (more is better)", groups("per_s")),
     )
     return bars(panels, list(known.values()), known.get("cometmq", ""))

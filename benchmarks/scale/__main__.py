@@ -28,16 +28,18 @@ from benchmarks.machine import Beside, look_before, verdict
 from benchmarks.rounds import Figures, say, table
 from benchmarks.scale.bench import Bench, Options, Times
 from benchmarks.scale.crowd import more_descriptors
-from benchmarks.scale.curves import plot
+from benchmarks.scale.curves import Curve, plot
 from benchmarks.scale.growth import more_than_work, slopes
 from benchmarks.scale.rows import ROWS, Row
 from tests.interop.systems import System
 
 DRAWN: Final = {
-    "longest wait per second, median, ms": ("wait", 1.0),
-    "ready after SIGKILL, s": ("ready", 1_000.0),
+    "ready after SIGKILL, s": ("ready after SIGKILL", 1_000.0, True),
+    "longest wait per second, median, ms": ("longest wait", 1.0, False),
 }
-"""Figures of the picture: the name of the curve, and the factor that makes them milliseconds."""
+"""Figures of the picture: the name of the curve, the factor that makes them milliseconds, and dashes."""
+COLOURS: Final = {System.COMETMQ: "#d55e00", System.APACHE: "#0072b2", System.APACHE5: "#009e73"}
+"""Told apart by colour-blind people too (Okabe and Ito)."""
 LEAST_MS: Final = 0.1
 
 LONGEST: Final = 8
@@ -91,12 +93,14 @@ def picture(row: str, measured: Mapping[System, Mapping[int, Figures]]) -> str:
     """Waits and starts of each system over the steps, as SVG."""
     steps = sorted({count for found in measured.values() for count in found})
     curves = {
-        f"{_NAMES[system]}, {short}": [max(found[count][name] * factor, LEAST_MS) for count in steps if count in found]
-        for name, (short, factor) in DRAWN.items()
+        f"{_NAMES[system]}, {short}": Curve(
+            [max(found[count][name] * factor, LEAST_MS) for count in steps if count in found], COLOURS[system], dashed
+        )
+        for name, (short, factor, dashed) in DRAWN.items()
         for system, found in measured.items()
         if all(name in figures for figures in found.values())
     }
-    return plot(steps, curves, f"{row}; milliseconds")
+    return plot(steps, curves, f"number of {row}", "milliseconds")
 
 
 def measure(

@@ -10,10 +10,18 @@ from xml.sax.saxutils import escape
 
 WIDTH: Final = 720
 HEIGHT: Final = 400
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 190, 20, 50
-_COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
-"""Told apart by colour-blind people too (Okabe and Ito)."""
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 220, 30, 50
 _LABEL_HEIGHT: Final = 16.0
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One line of a picture."""
+
+    values: Sequence[float]
+    """All above 0."""
+    colour: str
+    dashed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +47,10 @@ class _Axis:
         return range(self.low, self.high + 1)
 
 
-def plot(x: Sequence[float], curves: Mapping[str, Sequence[float]], x_title: str) -> str:
-    """Draw each curve over ``x``, as far as it goes; all values are above 0."""
+def plot(x: Sequence[float], curves: Mapping[str, Curve], x_title: str, y_title: str) -> str:
+    """Draw each curve over ``x``, as far as it goes."""
     across = _Axis.over(x, _LEFT, WIDTH - _RIGHT)
-    up = _Axis.over([value for curve in curves.values() for value in curve], HEIGHT - _BOTTOM, _TOP)
+    up = _Axis.over([value for curve in curves.values() for value in curve.values], HEIGHT - _BOTTOM, _TOP)
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
@@ -58,11 +66,13 @@ def plot(x: Sequence[float], curves: Mapping[str, Sequence[float]], x_title: str
         lines.append(f'<text x="{_LEFT - 8}" y="{place}" dy="4" text-anchor="end">{10**power:,}</text>')
     middle = (_LEFT + WIDTH - _RIGHT) / 2
     lines.append(f'<text x="{middle:.0f}" y="{HEIGHT - 8}" text-anchor="middle">{escape(x_title)}</text>')
-    labels = _spread([float(up.at(curve[-1])) for curve in curves.values()])
-    for colour, label, (name, curve) in zip(_COLOURS, labels, curves.items(), strict=False):
-        points = " ".join(f"{across.at(a)},{up.at(b)}" for a, b in zip(x, curve, strict=False))
-        lines.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        end = f'x="{WIDTH - _RIGHT + 8}" y="{label:.1f}" dy="4" fill="{colour}"'
+    lines.append(f'<text x="8" y="16">{escape(y_title)}</text>')
+    labels = _spread([float(up.at(curve.values[-1])) for curve in curves.values()])
+    for label, (name, curve) in zip(labels, curves.items(), strict=True):
+        points = " ".join(f"{across.at(a)},{up.at(b)}" for a, b in zip(x, curve.values, strict=False))
+        stroke = f'stroke="{curve.colour}" stroke-width="2"' + (' stroke-dasharray="6 4"' if curve.dashed else "")
+        lines.append(f'<polyline points="{points}" fill="none" {stroke}/>')
+        end = f'x="{WIDTH - _RIGHT + 8}" y="{label:.1f}" dy="4" fill="{curve.colour}"'
         lines.append(f"<text {end}>{escape(name)}</text>")
     return "\n".join([*lines, "</g>", "</svg>", ""])
 

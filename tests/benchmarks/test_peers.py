@@ -83,6 +83,14 @@ def test_the_picture_has_a_bar_for_each_value() -> None:
     ]
 
 
+def test_titles_beside_each_other_do_not_overlap() -> None:
+    """A bold letter is 0.57 of its size wide, in the widest font that browsers use for `sans-serif`."""
+    texts = ElementTree.fromstring(picture(LINES)).iterfind(".//{*}text[@y='20']")
+    first, second = sorted(texts, key=lambda text: float(text.get("x", 0)))
+    end = float(first.get("x", 0)) + len(first.text or "") * 0.57 * float(first.get("font-size", 0))
+    assert end < float(second.get("x", 0))
+
+
 def test_a_page_gets_its_tables() -> None:
     page = "before\n\n<!-- peers -->\nold\n<!-- end of peers -->\n\nafter\n"
     assert paged(page, "new") == page.replace("old", "new")

@@ -45,6 +45,7 @@ def test_a_picture_has_a_curve_for_each_system_as_far_as_it_was_measured() -> No
     assert ElementTree.fromstring(drawn).tag.endswith("svg")
     lengths = [len(one.get("points", "").split()) for one in ElementTree.fromstring(drawn).iterfind(".//{*}polyline")]
     assert sorted(lengths) == [1, 1, 2, 2]
+    assert drawn.count("stroke-dasharray") == 2  # the starts
     assert "–" in step_table(measured | {System.APACHE: {100: {"ready after SIGKILL, s": 1.5}}})
 
 
