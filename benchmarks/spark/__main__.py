@@ -143,7 +143,7 @@ class Results:
             self.beside.append(Beside(told["others"], told["steal"]))
 
     def table(self, sessions: Sequence[str]) -> Iterator[str]:
-        """The Markdown table of docs/performance.md."""
+        """The Markdown table of docs/performance.md, which leaves out the last column."""
         yield f"| {' | '.join(HEADINGS)} |"
         yield "|---" * len(HEADINGS) + "|"
         for row in ROWS:
