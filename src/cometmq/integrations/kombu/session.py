@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable
-from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar
 
 from cometmq.client.admin import Admin
@@ -38,7 +37,7 @@ from cometmq.integrations.kombu.readers import PrivateQueue, Source
 from cometmq.integrations.kombu.settings import Settings
 from cometmq.message.ids import RecallHandle
 from cometmq.message.message import Message, MessageExt, split_records
-from cometmq.message.names import AUTO_CREATE_TOPIC, MASTER_ID, TIMER_TOPIC
+from cometmq.message.names import MASTER_ID, TIMER_TOPIC
 from cometmq.message.pop_info import pop_retry_topic
 from cometmq.message.properties import REAL_TOPIC, TIMER_OUT_MS
 from cometmq.remoting.bodies import MessageQueue
@@ -106,19 +105,10 @@ class Session:
         """The delayed tasks that this process has sent, by task ID."""
 
     async def open(self) -> None:
-        """Open the connections.
-
-        :raises RemotingError: no nameserver answers.
-        """
+        """Prepare the connections; no request is sent yet."""
         await self.admin.__aenter__()
         await self.producer.start()
         await self.puller.start()
-        try:
-            with suppress(AccessDeniedError):  # the nameserver answers, and an account needs no right on this topic
-                await self.instance.routes.data_of([AUTO_CREATE_TOPIC])
-        except BaseException:
-            await self.close()
-            raise
 
     async def check(self) -> None:
         """Check that a broker answers, so that Kombu waits before it tries again.

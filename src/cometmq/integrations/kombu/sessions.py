@@ -119,9 +119,8 @@ class Sessions:
         """The messages in doubt: Kombu closes a connection that has failed before it publishes again."""
 
     def acquire(self, settings: Settings) -> SyncSession:
-        """Return the session with these settings, which is opened for its first user.
+        """Return the session with these settings, which is opened for its first user; no request is sent yet.
 
-        :raises RemotingError: no nameserver answers.
         :raises ClientStateError: gevent or eventlet has replaced threads.
         """
         if not are_real():
@@ -148,7 +147,7 @@ class Sessions:
             del self._open[session.settings]
             if not self._doubts[session.settings]:
                 del self._doubts[session.settings]
-            session.close()
+        session.close()
 
 
 SESSIONS: Final = Sessions()
