@@ -200,10 +200,8 @@ MAX_CONSUMER_OFFSETS: Final = 2_000_000
 """Maximum number of offsets in all topic-group pairs, about 40 to 100 bytes each."""
 OFFSET_EXPIRY_SECONDS: Final = 86_400.0
 """Time after which offsets in a missing topic expire for a group without members."""
-OFFSET_LOOK_SECONDS: Final = 30.0
-"""Pause between two steps of the scan for expired offsets."""
-OFFSET_LOOK_KEYS: Final = 2_000
-"""Number of topic-group pairs that are checked in one step of the scan for expired offsets (about 1 ms)."""
+OFFSET_LOOK_SECONDS: Final = 15.0
+"""Pause between two slices of the scan for expired offsets."""
 MAX_TOPICS: Final = 50_000
 """Maximum number of topics that clients may create; administrators may exceed it."""
 MAX_DELETED_TOPICS: Final = 20_000

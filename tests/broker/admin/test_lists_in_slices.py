@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import cometmq.broker.admin.offsets
 import cometmq.broker.slices
 from cometmq.broker.controller import Broker
 from cometmq.broker.slices import table_in_slices
+from cometmq.broker.tables.queue_offsets import QueueOffsets
 from cometmq.fastjson import loads
 from cometmq.loop import finish
 from cometmq.remoting.bodies import (
@@ -122,6 +124,35 @@ async def test_the_lowest_offset_is_found_in_slices(filled: Wire, monkeypatch: p
     asked = {"topic": "topic-7", "compareGroup": "group-24", "filterGroups": "group-0,group-1"}
     answer = await filled.call(RequestCode.QUERY_CORRECTION_OFFSET, ext=asked)
     assert loads(answer.body) == {"correctionOffsets": {"0": 2}}
+
+
+async def test_slices_end_where_the_offsets_have_gone_meanwhile(
+    broker: Broker, filled: Wire, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic is deleted while its groups are looked through."""
+    other = await connect()
+    slice_by(monkeypatch, 5)
+    asked = filled.command(RequestCode.QUERY_CORRECTION_OFFSET, ext={"topic": "topic-7", "compareGroup": "g"})
+    filled.post(asked)
+    other.post(other.command(RequestCode.GET_MIN_OFFSET, ext={"topic": "topic-0", "queueId": "0"}))
+    looked: list[str] = []
+    of_queues = broker.offsets.of_queues
+
+    def look(group: str, topic: str) -> QueueOffsets:
+        if not looked:
+            broker.offsets.forget(topic="topic-7")
+        looked.append(group)
+        return of_queues(group, topic)
+
+    monkeypatch.setattr(broker.offsets, "of_queues", look)
+    rounds: list[int] = []
+    answer = asyncio.create_task(filled.answer(asked.opaque))
+    while not answer.done():
+        rounds.append(len(looked))
+        await asyncio.sleep(0)
+    assert len(looked) == TOPICS + 2
+    assert max(after - before for before, after in pairwise(rounds)) <= 5 + 1
+    assert loads((await answer).body) == {"correctionOffsets": {}}
 
 
 async def test_tables_are_encoded_as_in_one_piece(broker: Broker, filled: Wire) -> None:

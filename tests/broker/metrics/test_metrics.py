@@ -12,6 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.broker.metrics.metric_load import FIRST, POP_GROUP, Target, loaded, read, shapes
 from tests.broker.replication.following import bodies
+from tests.helpers.calls import calls_of_longest
 
 from cometmq.broker.limits import MAX_TOPIC_QUEUES, TIMER_COUNT_SECONDS
 from cometmq.broker.metrics import group_lags
@@ -263,6 +264,17 @@ async def test_a_round_over_the_groups_may_take_several_answers(
         lags = [(await scrape(cluster)).value("rocketmq_consumer_lag_messages") for _ in range(8)]
         assert lags[0] == 10
         assert lags[3:] == [40] * 5
+
+
+async def test_pairs_of_a_removed_topic_are_passed_over_in_short_steps(clock: VirtualClock) -> None:
+    """Until the table is tidied, its groups still have them."""
+    async with Cluster(clock=clock, broker_keys=KEYS) as cluster:
+        broker = cluster.broker(0)
+        for number in range(10_000):
+            broker.offsets.commit(f"g{number}", "T", 0, 0)
+        broker.offsets.forget(topic="T")
+        assert broker.monitor is not None
+        assert calls_of_longest(broker.monitor._lags.steps(10)) < 8_000
 
 
 async def test_an_answer_looks_up_few_messages_for_their_ages_and_none_twice(

@@ -9,6 +9,7 @@ from tests.broker.conftest import small_config
 from tests.broker.wire import Wire
 
 import cometmq.broker.tables.offset_expiry
+import cometmq.broker.tables.offset_table
 from cometmq.broker.controller import Broker
 from cometmq.broker.limits import OFFSET_EXPIRY_SECONDS
 from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
@@ -48,7 +49,7 @@ async def test_offsets_of_no_topic_go_in_time_and_stay_gone(
 def test_time_counts_anew_when_the_topic_or_a_member_was_there_and_slices_reach_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cometmq.broker.tables.offset_expiry, "OFFSET_LOOK_KEYS", 3)
+    monkeypatch.setattr(cometmq.broker.tables.offset_table, "TABLE_ROWS_PER_SLICE", 3)
     clock = VirtualClock()
     offsets = ConsumerOffsetManager(tmp_path / "config" / "consumerOffset.json", clock=clock)
     topics: set[str] = set()

@@ -69,7 +69,7 @@ class OffsetAdmin:
             if parts:
                 yield
             parts.append(fastjson.dumps(some)[1:-1])
-        return Response(body=b'{"offsetTable":{%s}}' % b",".join(parts))
+        return Response(body=b'{"offsetTable":{%s}}' % b",".join(filter(None, parts)))
 
     @answers(
         RequestCode.QUERY_CORRECTION_OFFSET,
@@ -97,7 +97,7 @@ class OffsetAdmin:
             for queue_id, offset in queues.items():
                 if offset >= self._broker.store.extent(header.topic, queue_id)[0]:
                     lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
-            if part.ends_after(len(queues)):
+            if part.ends_after(max(len(queues), 1)):  # none if they were deleted meanwhile
                 yield
         for queue_id, offset in self._broker.offsets.of_queues(header.compare_group, header.topic).items():
             if lowest.get(queue_id, offset) > offset:

@@ -102,8 +102,8 @@ class GroupLags:
         self._traffic = traffic
         self._own: dict[str, int] = {}
         """Lags of the pairs that have their own samples."""
-        self._round: Iterator[str] | None = None
-        """Pairs that have not been read yet in the current pass over all pairs."""
+        self._round: Iterator[str | None] | None = None
+        """Pairs that have not been read yet in the current pass over all pairs, with a None after each slice."""
         self._seen = _Sum()
         """Sums for the pairs that have been read in the current pass."""
         self._all: _Sum | None = None
@@ -153,14 +153,17 @@ class GroupLags:
     def _read_next_pairs(self, limit: int) -> Steps:
         """Read the next pairs of the current pass, and choose the pairs that have their own samples."""
         if self._round is None:
-            self._round = iter(self._broker.offsets.table)
+            self._round = (key for keys in self._broker.offsets.table.slices() for key in (*keys, None))
             self._seen = _Sum()
         own = [(lag, key) for key, lag in self._own.items()]
         heapify(own)
         looked, part = 0, Slice()
         while looked < LAGS_PER_ANSWER:
-            key = next(self._round, None)
+            key = next(self._round, "")
             if key is None:
+                yield []
+                continue
+            if not key:
                 self._round = None
                 break
             queues = self._queues(key)

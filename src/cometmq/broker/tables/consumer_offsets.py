@@ -168,7 +168,10 @@ class ConsumerOffsetManager:
         queues[queue_id] = offset
 
     def copy_in_slices(self) -> Iterator[dict[str, dict[int, int]]]:
-        """Yield copies of all offsets, slice by slice; pairs added or removed in the meantime may be missing."""
+        """Yield copies of all offsets, slice by slice; pairs added or removed in the meantime may be missing.
+
+        A slice may be empty.
+        """
         for some in _slices(self._table):
             yield {key: queues.as_dict() for key, queues in some.items()}
 
@@ -375,31 +378,34 @@ def _records(changes: Iterable[Changes | RemovedPairs], log_end: int | None) -> 
         yield msgspec.json.encode({"logOffset": log_end})
 
 
-def _slices(table: Mapping[str, QueueOffsets]) -> Iterator[dict[str, QueueOffsets]]:
-    """Split a table into parts that one round of the event loop can handle."""
+def _slices(table: OffsetTable) -> Iterator[dict[str, QueueOffsets]]:
+    """Split a table into parts that one round of the event loop can handle; a part may be empty."""
     some: dict[str, QueueOffsets] = {}
     part = Slice(TABLE_ROWS_PER_SLICE)
-    for key in table:
-        queues = table.get(key)
-        if queues is None:
-            continue
-        some[key] = queues
-        if part.ends_after(1 + len(queues)):
-            yield some
-            some = {}
-    if some:
+    for keys in table.slices():
+        for key in keys:
+            queues = table.get(key)
+            if queues is None:
+                continue
+            some[key] = queues
+            if part.ends_after(1 + len(queues)):
+                yield some
+                some = {}
         yield some
+        some = {}
 
 
-def _pieces(table: Mapping[str, QueueOffsets], log_end: int | None) -> Iterator[bytes]:
+def _pieces(table: OffsetTable, log_end: int | None) -> Iterator[bytes]:
     """Yield the file's text in fastjson's pretty format, slice by slice; offsets may change between slices."""
     yield b"{" if log_end is None else b'{\n\t"logOffset":%d,' % log_end
     yield b'\n\t"offsetTable":{'
     before = b"\n\t\t"
     for some in _slices(table):
         rows = [fastjson.dumps(key) + b":" + _pretty(queues.as_dict()) for key, queues in some.items()]
-        yield before + b",\n\t\t".join(rows)
-        before = b",\n\t\t"
+        if rows:
+            rows[0] = before + rows[0]
+            before = b",\n\t\t"
+        yield b",\n\t\t".join(rows)
     yield b"\n\t}\n}" if before.startswith(b",") else b"}\n}"
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import islice
 
-from cometmq.broker.limits import MAX_CONSUMER_OFFSET_NAMES, OFFSET_EXPIRY_SECONDS, OFFSET_LOOK_KEYS
+from cometmq.broker.limits import MAX_CONSUMER_OFFSET_NAMES, OFFSET_EXPIRY_SECONDS
 from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
 from cometmq.clock import Clock
 from cometmq.message.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
@@ -34,7 +33,7 @@ class OffsetExpiry:
         self._has_topic = has_topic
         self._is_live = is_live
         self._clock = clock
-        self._left: Iterator[str] = iter(())
+        self._left: Iterator[list[str]] = iter(())
         self._gone_since: dict[str, float] = {}
         """Time at which each unused pair was first found, as of the end of the previous scan."""
         self._still_gone: dict[str, float] = {}
@@ -42,11 +41,11 @@ class OffsetExpiry:
 
     def expire_next(self) -> None:
         """Check the next pairs, and remove those that have expired."""
-        keys = list(islice(self._left, OFFSET_LOOK_KEYS))
-        if not keys:
-            self._left = iter(self._offsets.table)
+        keys = next(self._left, None)
+        if keys is None:
+            self._left = self._offsets.table.slices()
             self._gone_since, self._still_gone = self._still_gone, {}
-            keys = list(islice(self._left, OFFSET_LOOK_KEYS))
+            keys = next(self._left)
         now = self._clock.monotonic()
         for key in keys:
             topic, _, group = key.partition("@")

@@ -13,6 +13,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
+from itertools import chain
 from sys import intern
 from typing import Final, NamedTuple
 
@@ -69,9 +70,7 @@ class OffsetTable(Mapping[str, QueueOffsets]):
         return QueueOffsets(cells=cells)
 
     def __iter__(self) -> Iterator[str]:
-        for group in list(self._of_group):
-            for topic in self.topics_of(group):
-                yield f"{topic}{SEPARATOR}{group}"
+        return chain.from_iterable(self.slices())
 
     def __len__(self) -> int:
         return self._pairs
