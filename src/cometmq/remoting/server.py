@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -33,6 +32,7 @@ from cometmq.remoting.command import (
     decode_command,
     decode_header,
 )
+from cometmq.remoting.connections.accepted import Accepted
 from cometmq.remoting.connections.busy_poll import BusyPoll, can_busy_poll
 from cometmq.remoting.connections.listener import ConnectionLimit, Departures, Listener, close_all
 from cometmq.remoting.connections.unsent import UnsentAnswers
@@ -243,7 +243,7 @@ class RemotingServer:
         """Register a new connection."""
         self.connections.add(connection)
 
-    def _accepted(self, sock: socket.socket) -> None:
+    def _accepted(self, sock: Accepted) -> None:
         """Open a connection on a socket, or close the socket if there are too many connections."""
         if not self._connection_limit.admits(self._open):
             sock.close()

@@ -37,7 +37,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Callable
 from typing import Final
 
@@ -80,6 +79,7 @@ from cometmq.remoting.admin_bodies import HAConnectionRuntimeInfo, HARuntimeInfo
 from cometmq.remoting.bodies import encode_body
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import RemotingCommand
+from cometmq.remoting.connections.accepted import Accepted
 from cometmq.remoting.connections.listener import Listener, close_all
 from cometmq.remoting.frame import JSON, Frame, FrameError
 from cometmq.remoting.headers import NoHeader
@@ -220,7 +220,7 @@ class HAService:
     def _most_connections(self) -> int:
         return MAX_SLAVES if self._members is None else MAX_SET_CONNECTIONS
 
-    def _accepted(self, sock: socket.socket) -> None:
+    def _accepted(self, sock: Accepted) -> None:
         """Accept a connection. At the maximum, close the oldest one without a report, or the new one if all have
         reported.
         """

@@ -44,6 +44,7 @@ from cometmq.proxy.limits import (
 from cometmq.proxy.rpc.call import Call, Method
 from cometmq.proxy.rpc.pace import Pace
 from cometmq.proxy.rpc.status import HEADERS, GrpcStatus, plain_answer, trailers
+from cometmq.remoting.connections.accepted import Accepted
 from cometmq.remoting.connections.listener import ConnectionLimit, Listener, close_all
 from cometmq.remoting.permissions import Caller
 from cometmq.remoting.tls.opening import OpeningConnections
@@ -204,7 +205,7 @@ class GrpcServer:
         if waiting and not again:
             self.loop.call_soon(self._run_round)
 
-    def _accept(self, sock: socket.socket) -> None:
+    def _accept(self, sock: Accepted) -> None:
         if not self._connection_limit.admits(self._open):
             sock.close()
             return

@@ -14,16 +14,14 @@ import socket
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from cometmq import descriptors
 from cometmq.clock import Clock
 from cometmq.limits import MAX_CONNECTIONS
 from cometmq.message.hosts import addresses_of, format_address, unmapped
+from cometmq.remoting.connections.accepted import Accepted, acceptor
 from cometmq.threads import look_up
-
-if TYPE_CHECKING:
-    pass
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +41,7 @@ _COUNTS_OF_RESERVE: Final = 8
 class Listener:
     """Listens on an address and passes on each accepted connection as a non-blocking socket."""
 
-    def __init__(self, accepted: Callable[[socket.socket], None], *, clock: Clock) -> None:
+    def __init__(self, accepted: Callable[[Accepted], None], *, clock: Clock) -> None:
         self._clock = clock
         self._accepted = accepted
         self._sockets: list[socket.socket] = []
@@ -85,10 +83,11 @@ class Listener:
         :param backlog: maximum number of connections that the kernel queues until they are accepted.
         :raises OSError: another program has bound the port at the same time.
         """
+        loop = asyncio.get_running_loop()
         for listening in self._sockets:
             with _with_address(listening.getsockname()):
                 listening.listen(backlog)
-            asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+            loop.add_reader(listening, self._accept, listening, acceptor(listening, loop))
 
     def close(self) -> None:
         """Stop listening."""
@@ -98,23 +97,22 @@ class Listener:
                 listening.close()
         self._sockets.clear()
 
-    def _accept(self, listening: socket.socket) -> None:
+    def _accept(self, listening: socket.socket, accept: Callable[[], Accepted]) -> None:
         for _ in range(ACCEPTED_AT_ONCE):
             try:
-                connection, _ = listening.accept()
+                connection = accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
                 _log.error("pausing before accepting connections again: %s", error)
                 asyncio.get_running_loop().remove_reader(listening)
-                self._clock.call_later(_PAUSE_SECONDS, self._accept_again, listening)
+                self._clock.call_later(_PAUSE_SECONDS, self._accept_again, listening, accept)
                 return
-            connection.setblocking(False)
             self._accepted(connection)
 
-    def _accept_again(self, listening: socket.socket) -> None:
+    def _accept_again(self, listening: socket.socket, accept: Callable[[], Accepted]) -> None:
         if listening.fileno() >= 0:
-            asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+            asyncio.get_running_loop().add_reader(listening, self._accept, listening, accept)
 
 
 class ConnectionLimit:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
@@ -17,6 +16,7 @@ from typing import Final, cast
 from cometmq.clock import Clock
 from cometmq.limits import HANDSHAKE_SECONDS
 from cometmq.periodic import Deadline, Deadlines
+from cometmq.remoting.connections.accepted import Accepted, open_transport
 from cometmq.remoting.connections.listener import close_all
 from cometmq.remoting.tls.server import ServerTls
 from cometmq.remoting.tls.transport import TlsTransport
@@ -52,18 +52,18 @@ class OpeningConnections:
         self.silence_s: Final = silence_s
         self.deadlines: Final = Deadlines(clock=clock)
         """Ends the connections that are silent for too long."""
-        self._unopened: deque[socket.socket] = deque()
+        self._unopened: deque[Accepted] = deque()
         """Accepted sockets that wait for their transport, the oldest first."""
         self._opened_at = 0.0
         """Time at which sockets were last opened, in monotonic seconds."""
-        self._open: dict[_Opening, asyncio.Task[None]] = {}
+        self._open: dict[_Opening, None] = {}
         self._ending: set[_Opening] = set()
         """Aborted connections whose sockets are still open."""
 
     def __len__(self) -> int:
         return len(self._open) + len(self._unopened)
 
-    def accept(self, sock: socket.socket) -> None:
+    def accept(self, sock: Accepted) -> None:
         """Start handling a new connection, after those that were accepted before it."""
         if not self._unopened:
             self._opened_at = self.clock.monotonic()
@@ -75,26 +75,21 @@ class OpeningConnections:
         now = self.clock.monotonic()
         due = int((now - self._opened_at) * OPENED_IN_A_SECOND)
         self._opened_at = now
+        loop = asyncio.get_running_loop()
         for _ in range(min(len(self._unopened), max(OPENED_AT_ONCE, due), MOST_OPENED_AT_ONCE)):
-            self._open_one(self._unopened.popleft())
+            self._open_one(loop, self._unopened.popleft())
         if self._unopened:
-            loop = asyncio.get_running_loop()
             # bytes that have arrived in the meantime are handled in between
             loop.call_soon(loop.call_soon, self._open_some)
 
-    def _open_one(self, sock: socket.socket) -> None:
+    def _open_one(self, loop: asyncio.AbstractEventLoop, sock: Accepted) -> None:
         opening = _Opening(self)
-        task = self._open[opening] = asyncio.get_running_loop().create_task(self._open_transport(opening, sock))
-        task.add_done_callback(lambda _: None if opening.is_connected else sock.close())
-
-    async def _open_transport(self, opening: _Opening, sock: socket.socket) -> None:
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: opening, sock)
+            open_transport(loop, sock, opening, opening.forget)
         except OSError as error:  # the client has already disconnected
             log.info("a connection could not be opened: %s", error)
-        finally:
-            if not opening.is_connected:
-                self.gone(opening)
+        else:
+            self._open[opening] = None
 
     def gone(self, opening: _Opening) -> None:
         """Remove a connection that has ended or has been passed to its protocol."""
@@ -103,7 +98,8 @@ class OpeningConnections:
 
     def ends(self, opening: _Opening) -> None:
         """Stop counting a connection that is being aborted."""
-        if self._open.pop(opening, None) is not None:
+        if opening in self._open:
+            del self._open[opening]
             self._ending.add(opening)
 
     def abort_oldest(self) -> None:
@@ -125,11 +121,6 @@ class OpeningConnections:
 
     async def stop(self) -> None:
         """Abort all connections and wait until their sockets are closed."""
-        self._close_unopened()
-        tasks = list(self._open.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         self.abort()
         await close_all(self._ending)
 
@@ -137,18 +128,23 @@ class OpeningConnections:
 class _Opening(asyncio.Protocol):
     """A connection whose protocol is not yet known."""
 
-    __slots__ = ("_deadline", "_owner", "_transport")
+    __slots__ = ("_deadline", "_is_aborted", "_owner", "_transport")
 
     def __init__(self, owner: OpeningConnections) -> None:
         self._owner = owner
         self._transport: asyncio.Transport | None = None
         self._deadline: Deadline | None = None
+        self._is_aborted = False
+        """True if the connection ends as soon as it has a transport."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the connection's first bytes, or for its first bytes inside TLS."""
         # uvloop's transports implement asyncio.Transport without inheriting from it.
         self._transport = cast(asyncio.Transport, transport)
-        self._abort_after(self._owner.silence_s)
+        if self._is_aborted:
+            self._transport.abort()
+        else:
+            self._abort_after(self._owner.silence_s)
 
     def data_received(self, data: bytes) -> None:
         """Detect TLS or plain text from the first bytes."""
@@ -171,7 +167,7 @@ class _Opening(asyncio.Protocol):
         """Pass the connection to its protocol."""
         transport = self._transport
         assert transport is not None
-        self._forget()
+        self.forget()
         protocol = self._owner.protocol()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
@@ -180,7 +176,7 @@ class _Opening(asyncio.Protocol):
 
     def connection_lost(self, _exc: Exception | None) -> None:
         """Remove the connection because it has ended."""
-        self._forget()
+        self.forget()
 
     @property
     def is_connected(self) -> bool:
@@ -194,8 +190,9 @@ class _Opening(asyncio.Protocol):
     def abort(self) -> None:
         """Abort the connection."""
         self._cancel_deadline()
+        self._is_aborted = True
+        self._owner.ends(self)
         if self._transport is not None:
-            self._owner.ends(self)
             self._transport.abort()
 
     def _refuse(self, why: str) -> None:
@@ -212,6 +209,7 @@ class _Opening(asyncio.Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Remove the connection, which has ended or has its protocol."""
         self._cancel_deadline()
         self._owner.gone(self)
