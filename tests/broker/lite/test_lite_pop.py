@@ -151,8 +151,33 @@ async def test_a_suspension_holds_for_the_whole_pop_and_its_delivery_does_not_co
         await clock.run_for(4.9)
         assert await reader.pop() == []
         await clock.run_for(0.2)
-    assert times == [[0, 0], *[[1, 1]] * 4]
+    assert times == [[0, 0], *[[1, 0]] * 4], "only the first one uses attempts"
     found = await reader.pop(max_msg_num=2)
     await reader.change(found[0], 0)
     await reader.change(found[1], 0)
-    assert [message.times for message in await reader.pop(max_msg_num=2)] == [2, 2]
+    assert [message.times for message in await reader.pop(max_msg_num=2)] == [2, 0]
+
+
+@pytest.mark.parametrize("saved", [True, False])
+async def test_only_the_first_message_dies_and_the_next_one_has_all_its_attempts_also_after_a_crash(
+    reader: Reader, broker: Broker, start_broker: StartBroker, connect_to: ConnectTo, tmp_path: Path, saved: bool
+) -> None:
+    clock = reader.clock
+    await reader.sync("a")
+    await send(reader.wire, "a", b"a0", b"a1")
+    for first, expected in enumerate([[b"a0", b"a1"], [b"a1"]]):
+        for times in range(3):  # the group allows two retries
+            found = await reader.pop(invisible_time=10_000)
+            assert [message.body for message in found] == expected
+            assert [message.times for message in found] == [times, 0][: len(found)]
+            await clock.run_for(10.1)
+        dead = records(await reader.wire.pull("%DLQ%readers", queue_offset=0))
+        assert [record.body for record in dead] == [b"a0", b"a1"][: first + 1]
+        if saved:
+            await broker.lite.save()
+        store = tmp_path / f"after {first}"
+        copy_store(Path(broker.config.store_path_root_dir), store)
+        broker = await start_broker(store_path_root_dir=str(store))
+        reader = Reader(await connect_to(broker), clock)
+        await reader.sync("a")
+    assert await reader.pop() == []

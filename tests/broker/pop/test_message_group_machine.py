@@ -31,7 +31,7 @@ class Model:
         self.attempt = ""
         self.message: Got | None = None
         self.times = 0
-        """How often it came before; the same attempt does not count."""
+        """How often it came before as the first one; the same attempt does not count."""
 
     def locks(self, now_ms: int, attempt: str) -> bool:
         return self.visible_at > now_ms and self.attempt != attempt
@@ -102,8 +102,9 @@ class MessageGroupMachine(BrokerMachine):
             free = [] if locked else queue
         assert [message.body for message in found] == [model.body for model in free[:most]]
         counts = _counts(answer.ext_fields.get("orderCountInfo") or "")
+        firsts = {model.group: model for model in reversed(queue)}.values() if by_group else queue[:1]
         for model, message in zip(free, found, strict=False):
-            model.times = 0 if model.message is None else model.times + (attempt != model.attempt)
+            model.times += model.message is not None and model in firsts and attempt != model.attempt
             assert counts.get(message.handle.queue_offset, 0) == model.times
             model.visible_at, model.attempt, model.message = now_ms + invisible_ms, attempt, message
         return len(found)

@@ -87,7 +87,7 @@ async def test_a_group_whose_time_is_over_comes_again_in_order_while_another_is_
     await clock.run_for(10)
     answer = await wire.answer(waiting.opaque)
     assert [m.body for m in got(answer)] == [b"b1", b"b2"]
-    assert answer.ext_fields["orderCountInfo"] == "0 qo0%1 1;0 qo0%3 1;0 0 1"
+    assert answer.ext_fields["orderCountInfo"] == "0 qo0%1 1;0 0 0", "b2 is behind b1"
     await popper.ack(a1)
     assert await pop(popper) == [], "a2 is held still"
     await clock.run_for(50)
@@ -143,6 +143,32 @@ async def test_a_message_handed_out_for_the_last_time_is_a_dead_letter_while_ano
     broker, popper = await restarted(broker, start_broker, connect_to, clock, tmp_path)
     (dead,) = records(await popper.wire.pull(f"%DLQ%{GROUP}"))
     assert dead.body == b"a1"
+    assert await pop(popper) == []
+
+
+async def test_only_the_first_message_of_each_group_dies_and_the_next_one_begins_its_attempts(
+    start_broker: StartBroker, connect_to: ConnectTo, clock: VirtualClock, tmp_path: Path
+) -> None:
+    broker = await start_broker()
+    popper = Popper(await connect_to(broker), clock)
+    group = broker.groups.find(GROUP)
+    assert group is not None
+    group.retry_max_times = 1
+    await send(popper.wire, "a1", "b1", "a2", "b2", "a3")
+    expected = {
+        ("a1", "b1", "a2", "b2", "a3"): ["0 0 0", "0 qo0%0 1;0 qo0%1 1;0 0 0"],
+        ("a2", "b2", "a3"): ["0 0 0", "0 qo0%2 1;0 qo0%3 1;0 0 0"],
+        ("a3",): ["0 0 0", "0 qo0%4 1;0 0 1"],
+    }
+    for bodies, counts in expected.items():
+        for info in counts:
+            answer = await popper.answer(**(BY_GROUP | {"invisible_time": 1_000}))
+            assert [m.body.decode() for m in got(answer)] == list(bodies)
+            assert answer.ext_fields["orderCountInfo"] == info
+            broker, popper = await restarted(broker, start_broker, connect_to, clock, tmp_path)
+            await clock.run_for(1)
+    dead = records(await popper.wire.pull(f"%DLQ%{GROUP}"))
+    assert [record.body for record in dead] == [b"a1", b"b1", b"a2", b"b2", b"a3"]
     assert await pop(popper) == []
 
 

@@ -279,7 +279,7 @@ async def test_in_order_nothing_follows_until_all_is_acknowledged_and_no_acknowl
     await clock.run_for(10)
     answer = await popper.wire.answer(waiting.opaque)
     assert [m.body for m in got(answer)] == [b"0", b"2", b"3"]
-    assert answer.ext_fields["orderCountInfo"] == "0 qo0%0 1;0 qo0%2 1;0 0 0"
+    assert answer.ext_fields["orderCountInfo"] == "0 qo0%0 1;0 0 0", "only the first one used an attempt"
     for message in got(answer):
         await popper.ack(message)
     assert broker.offsets.query(GROUP, TOPIC, 0) == 4
@@ -307,6 +307,20 @@ async def test_a_group_that_is_set_back_gets_its_messages_again_also_after_a_kil
     assert [m.body for m in await Popper(await connect_to(broker), clock).pop()] == [b"1", b"2"]
 
 
+async def killed(
+    broker: Broker, start_broker: StartBroker, connect_to: ConnectTo, clock: VirtualClock, tmp_path: Path
+) -> tuple[Broker, Popper]:
+    """The broker that starts after a kill."""
+    root, left = tmp_path / "store", tmp_path / "left"
+    copy_store(root, left)
+    await broker.cut_off()
+    await broker.stop()
+    shutil.rmtree(root)
+    left.rename(root)
+    broker = await start_broker()
+    return broker, Popper(await connect_to(broker), clock)
+
+
 async def test_in_order_a_message_handed_out_for_the_last_time_is_a_dead_letter_and_the_queue_goes_on(
     start_broker: StartBroker, connect_to: ConnectTo, clock: VirtualClock, tmp_path: Path
 ) -> None:
@@ -328,19 +342,61 @@ async def test_in_order_a_message_handed_out_for_the_last_time_is_a_dead_letter_
     (follows,) = got(await popper.wire.answer(waiting.opaque))
     assert follows.body == b"next"
     assert broker.offsets.query(GROUP, TOPIC, 0) == 2
-    root, left = tmp_path / "store", tmp_path / "left"
-    copy_store(root, left)
-    await broker.cut_off()
-    await broker.stop()
-    shutil.rmtree(root)
-    left.rename(root)
-    broker = await start_broker()
-    popper = Popper(await connect_to(broker), clock)
+    broker, popper = await killed(broker, start_broker, connect_to, clock, tmp_path)
     (dead,) = records(await popper.wire.pull(f"%DLQ%{GROUP}"))
     assert (dead.body, dead.properties["RETRY_TOPIC"]) == (b"bad", TOPIC)
     assert await popper.pop(**pop) == [], "the next one is still invisible"
     await clock.run_for(1)
     assert [m.body for m in await popper.pop(**pop)] == [b"next"]
+
+
+@pytest.mark.parametrize("saved", [True, False])
+async def test_in_order_only_the_first_message_dies_and_the_next_one_has_all_its_attempts_also_after_a_kill(
+    start_broker: StartBroker, connect_to: ConnectTo, clock: VirtualClock, tmp_path: Path, saved: bool
+) -> None:
+    broker = await start_broker()
+    popper = Popper(await connect_to(broker), clock)
+    group = broker.groups.find(GROUP)
+    assert group is not None
+    group.retry_max_times = 1
+    bodies = [b"a", b"b", b"c"]
+    await send(popper.wire, *bodies)
+    for first in range(3):
+        for attempt in range(2):
+            found = await popper.answer(order=True, invisible_time=1_000, queue_id=0)
+            assert [m.body for m in got(found)] == bodies[first:]
+            counts = f"0 qo0%{first} 1;" if attempt else ""
+            least = 1 if first == 2 and attempt else 0
+            assert found.ext_fields["orderCountInfo"] == f"{counts}0 0 {least}"
+            await clock.run_for(1)
+        dead = records(await popper.wire.pull(f"%DLQ%{GROUP}"))
+        assert [record.body for record in dead] == bodies[: first + 1]
+        if saved:
+            await broker.pops.save()
+        broker, popper = await killed(broker, start_broker, connect_to, clock, tmp_path)
+    assert await popper.pop(order=True, queue_id=0) == []
+    assert broker.offsets.query(GROUP, TOPIC, 0) == 3
+
+
+async def test_in_order_without_retries_each_message_has_one_attempt_of_its_own(
+    start_broker: StartBroker, connect_to: ConnectTo, clock: VirtualClock
+) -> None:
+    broker = await start_broker()
+    popper = Popper(await connect_to(broker), clock)
+    group = broker.groups.find(GROUP)
+    assert group is not None
+    group.retry_max_times = 0
+    await send(popper.wire, b"bad", b"good", b"also bad", b"last")
+    pop = {"order": True, "invisible_time": 1_000, "queue_id": 0}
+    await popper.pop(max_msg_nums=2, **pop)
+    await clock.run_for(1)
+    good, _, last = await popper.pop(**pop)
+    await popper.ack(good)
+    await popper.ack(last)
+    await clock.run_for(1)
+    dead = records(await popper.wire.pull(f"%DLQ%{GROUP}"))
+    assert [record.body for record in dead] == [b"bad", b"also bad"]
+    assert await popper.pop(**pop) == []
 
 
 async def test_a_pop_with_sql92_takes_what_fits_now_and_when_it_comes_again(

@@ -35,7 +35,7 @@ from cometmq.broker.pop.ack_message import read_handle
 from cometmq.broker.pop.entries import Acked, AnyEntry, Changed, PoppedInOrder, Revived
 from cometmq.broker.pop.held_requests import HeldRequests
 from cometmq.broker.pop.invisible import NEVER
-from cometmq.broker.pop.order import OrderedMessages
+from cometmq.broker.pop.order import NO_FOLLOWER, OrderedMessages
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.revive import dead_letter
 from cometmq.broker.turn.answers import OneAnswer
@@ -250,16 +250,14 @@ class PopLiteProcessor:
             progress, number, flight, header.max_msg_num - collected.count
         )
         for offset in lost:
-            self._log.add(
-                Revived(name, progress.group, 0, flight.messages[offset].pop_time, offset, copy_topic="", copy_offset=0)
-            )
+            self._log.add(Revived(name, progress.group, 0, flight.messages[offset].pop_time, offset, "", 0))
         if lost and not offsets:
             self._log.when_stored(_ignore)
         if not offsets:
             return
         pop_time = max(collected.pop_time, flight.latest + 1)
         collected.pop_time = pop_time
-        counts = flight.counts(offsets, attempt_id)
+        counts = flight.counts(offsets, attempt_id, {flight.committed})
         collected.chunks += chunks
         collected.counts += counts
         collected.count += len(offsets)
@@ -442,12 +440,16 @@ class PopLiteProcessor:
             topic = self._failed.dead_letter_topic(progress.group).topic_name
             end = self._store.queue(topic, 0).next_offset
         copies: list[InnerMessage] = []
+        first = flight.committed
+        left = min(flight.messages.keys() - dead.keys(), default=first)
         for offset, pop_time in sorted(dead.items()):
+            follower = left if offset == first < left else NO_FOLLOWER
             record = None if offset in passed else self._choice.record(progress, number, offset)
             if record is None:
-                entries.append(Revived(name, progress.group, 0, pop_time, offset, "", 0))
+                entries.append(Revived(name, progress.group, 0, pop_time, offset, "", 0, follower=follower))
                 continue
-            entries.append(Revived(name, progress.group, 0, pop_time, offset, topic, end + len(copies)))
+            end_of_copies = end + len(copies)
+            entries.append(Revived(name, progress.group, 0, pop_time, offset, topic, end_of_copies, follower=follower))
             copy = self._lives.letter(record, topic) if offset in over else dead_letter(record, topic, record.topic)
             text = PropertiesText(copy.properties).without(_INNER).text
             copies.append(msgspec.structs.replace(copy, properties=text))

@@ -19,7 +19,7 @@ from cometmq.broker.lite.index import NO_ENTRY, LiteIndex
 from cometmq.broker.lite.indexes import LiteIndexes
 from cometmq.broker.lite.name_table import NO_NAME
 from cometmq.broker.pop.entries import Acked, AnyEntry, Changed, Forgotten, OffsetSet, PoppedInOrder, Revived
-from cometmq.broker.pop.order import HandedOut, OrderedMessages
+from cometmq.broker.pop.order import NO_FOLLOWER, OrderedMessages
 from cometmq.broker.pop.state import Undo
 from cometmq.message.lite_names import split_lmq
 
@@ -155,7 +155,7 @@ class LiteProgress:
         elif isinstance(entry, Acked):
             self._end(progress, number, flight, entry.offsets, entry.pop_time)
         elif isinstance(entry, Revived):
-            self._end(progress, number, flight, [entry.offset], entry.pop_time)
+            self._end(progress, number, flight, [entry.offset], entry.pop_time, entry.follower)
         elif isinstance(entry, Changed):
             self._change(progress, number, flight, entry)
             self._may_go_on(progress, number)
@@ -178,23 +178,26 @@ class LiteProgress:
         self.apply(entry)
 
     def _popped(self, progress: GroupProgress, number: int, entry: PoppedInOrder) -> None:
-        due = entry.pop_time + entry.invisible_ms
-        times = HandedOut(entry.pop_time, due, 0)
-        flight = progress.ordered(number).popped(
-            entry.offsets, entry.counts, entry.next_offset, times, entry.attempt_id
-        )
+        flight = progress.ordered(number).popped(entry)
         progress.set(number, flight.committed, flight)
         if self.on_due is not None:
-            self.on_due(progress, number, due)
+            self.on_due(progress, number, entry.pop_time + entry.invisible_ms)
 
     def _end(
-        self, progress: GroupProgress, number: int, flight: OrderedMessages, offsets: list[int], pop_time: int
+        self,
+        progress: GroupProgress,
+        number: int,
+        flight: OrderedMessages,
+        offsets: list[int],
+        pop_time: int,
+        follower: int = NO_FOLLOWER,
     ) -> None:
-        left = _copy(flight)
+        left = flight.copy()
         last = NO_ENTRY
         for offset in offsets:
             if left.held(offset, pop_time) is not None:
                 left.remove(offset)
+                left.discount(follower)
         if not left.messages:
             progress.floor_ms = max(progress.floor_ms, flight.latest)
         if left.committed > flight.committed:
@@ -208,12 +211,12 @@ class LiteProgress:
         handed = flight.held(entry.offset, entry.pop_time)
         if handed is None:
             return
-        changed = _copy(flight)
+        changed = flight.copy()
         due = entry.new_pop_time + entry.invisible_ms
         changed.messages[entry.offset] = handed._replace(due=due)
         if entry.is_suspended:  # as in Apache's broker, the first delivery counts in any case
             changed.messages |= {
-                offset: one._replace(due=due, times=max(one.times - 1, 0))
+                offset: one._replace(due=due, times=one.times - (offset == flight.committed and one.times > 0))
                 for offset, one in changed.messages.items()
                 if one.pop_time == entry.pop_time
             }
@@ -261,13 +264,6 @@ class LiteProgress:
             if topic in ("", parent) and group in ("", name):
                 del self._groups[parent, name]
                 self.unsaved += 1
-
-
-def _copy(flight: OrderedMessages) -> OrderedMessages:
-    made = OrderedMessages(flight.next_offset)
-    made.messages = dict(flight.messages)
-    made.attempts = dict(flight.attempts)
-    return made
 
 
 def _do_nothing() -> None:

@@ -71,6 +71,9 @@ class Revived(Entry, frozen=True, array_like=True, gc=False, tag=4):
     """Offset of the copy in ``copy_queue`` of ``copy_topic``."""
     copy_queue: int = 0
     """Queue of the copy, which is missing in entries of earlier versions."""
+    follower: int = -1
+    """Offset of the message behind this one, popped in order, whose last delivery does not count; -1 if there is none,
+    and in entries of earlier versions."""
 
 
 class OffsetSet(Entry, frozen=True, array_like=True, gc=False, tag=5):
@@ -93,12 +96,15 @@ class PoppedInOrder(Entry, frozen=True, array_like=True, gc=False, tag=7):
 
     offsets: list[int]
     counts: list[int]
-    """Number of earlier deliveries of each message; -1 for a message that is waiting for its message group."""
+    """Number of earlier deliveries of each message that count; -1 for a message that is waiting for its message
+    group."""
     next_offset: int
     """The offset after all messages that have been handed out or that wait for their message group."""
     pop_time: int
     invisible_ms: int
     attempt_id: str
+    by_group: bool = False
+    """True for a pop in message group order; missing in entries of earlier versions."""
 
 
 AnyEntry = Popped | Acked | Changed | Revived | OffsetSet | Forgotten | PoppedInOrder

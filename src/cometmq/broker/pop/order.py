@@ -6,15 +6,22 @@ handed out. Messages without a message group form one group. A client that did n
 with the same attempt ID, and gets the same messages again. An acknowledged message is not handed out again, even if an
 earlier message was not acknowledged.
 
+Only the first unacknowledged message, of the queue or of its message group, uses up attempts: the messages behind it
+were handed out with it, but a consumer that keeps the order does not begin them before it. So a redelivery counts only
+for the first message, and only the first one may become a dead letter. When it does, the delivery that has just ended
+does not count for the next message. In Apache's broker, each redelivery counts for all messages of the batch.
+
 Both orders share this state, so a consumer group may switch between them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from cometmq.broker.limits import MAX_ORDERED_MESSAGES
+from cometmq.broker.pop.entries import PoppedInOrder
 from cometmq.broker.pop.invisible import NEVER
 
 
@@ -24,19 +31,21 @@ class HandedOut(NamedTuple):
     pop_time: int
     due: int
     times: int
-    """Number of earlier deliveries; negative for a waiting message that has never been handed out."""
+    """Number of earlier deliveries that count; negative if the last one does not count, or if there was none."""
 
 
 WAITING: Final = HandedOut(-1, 0, -1)
-"""Delivery count of a message that waits for its message group while later messages in other groups are handed out."""
+"""State of a message that waits for its message group while later messages in other groups are handed out."""
+
+NO_FOLLOWER: Final = -1
 
 
 class OrderedMessages:
     """The unacknowledged messages in one queue, at most ``MAX_ORDERED_MESSAGES`` plus those from one pop."""
 
-    __slots__ = ("attempts", "groups", "messages", "next_offset")
+    __slots__ = ("attempts", "by_group", "groups", "messages", "next_offset")
 
-    def __init__(self, next_offset: int) -> None:
+    def __init__(self, next_offset: int, *, by_group: bool = False) -> None:
         self.next_offset = next_offset
         """The offset after all messages that have been handed out or are waiting."""
         self.messages: dict[int, HandedOut] = {}
@@ -44,6 +53,8 @@ class OrderedMessages:
         """Attempt IDs by pop time; each pop from a queue has its own pop time."""
         self.groups: dict[int, str] = {}
         """Message groups by offset, as far as they have been read from the log."""
+        self.by_group = by_group
+        """True if the last pop was in message group order."""
 
     @property
     def committed(self) -> int:
@@ -58,12 +69,12 @@ class OrderedMessages:
     @property
     def in_flight(self) -> int:
         """Return the number of messages that are handed out."""
-        return sum(handed.times >= 0 for handed in self.messages.values())
+        return sum(handed.pop_time >= 0 for handed in self.messages.values())
 
     def held(self, offset: int, pop_time: int) -> HandedOut | None:
         """Return the message at an offset if it was handed out with this pop time."""
         handed = self.messages.get(offset)
-        return handed if handed is not None and handed.times >= 0 and handed.pop_time == pop_time else None
+        return handed if handed is not None and handed.pop_time == pop_time >= 0 else None
 
     # --- locks ----------------------------------------------------------------------------------
     def is_locked(self, now_ms: int, attempt_id: str) -> bool:
@@ -87,13 +98,41 @@ class OrderedMessages:
         """Return the time when the next message becomes visible, or :data:`NEVER`."""
         return min((handed.due for handed in self.messages.values() if handed.due > now_ms), default=NEVER)
 
-    def dead(self, now_ms: int, most: int) -> list[tuple[int, HandedOut]]:
-        """Return the due messages that have already been redelivered ``most`` times."""
-        return [
-            (offset, handed)
-            for offset, handed in sorted(self.messages.items())
-            if handed.times >= most and handed.due <= now_ms
-        ]
+    def dead(
+        self, now_ms: int, most: int, group_of: Callable[[int], str] = lambda _: ""
+    ) -> list[tuple[int, HandedOut]]:
+        """Return the due messages that are first, and that have already been redelivered ``most`` times.
+
+        :param group_of: returns the message group at an offset; not called in queue order.
+        """
+        tried = {
+            offset: handed
+            for offset, handed in self.messages.items()
+            if handed.times >= max(most, 0) and handed.due <= now_ms
+        }
+        last = max(tried, default=-1)
+        firsts = takewhile(lambda offset: offset <= last, self._firsts(group_of))
+        return [(offset, tried[offset]) for offset in firsts if offset in tried]
+
+    def _firsts(self, group_of: Callable[[int], str]) -> Iterator[int]:
+        """Yield the first message, or that of each message group, ascending."""
+        if not self.by_group:
+            yield from [self.committed] if self.messages else []
+            return
+        seen: set[str] = set()
+        for offset in sorted(self.messages):
+            group = group_of(offset)
+            if group not in seen:
+                seen.add(group)
+                yield offset
+
+    def find_follower(self, offset: int, group_of: Callable[[int], str]) -> int:
+        """Return the next message after one, of its message group in that order, or ``NO_FOLLOWER``."""
+        later = sorted(other for other in self.messages if other > offset)
+        if self.by_group and later:
+            group = group_of(offset)
+            return next((other for other in later if group_of(other) == group), NO_FOLLOWER)
+        return later[0] if later else NO_FOLLOWER
 
     def _locks(self, handed: HandedOut, now_ms: int, attempt_id: str) -> bool:
         return handed.due > now_ms and not self._is_same_attempt(handed, attempt_id)
@@ -102,34 +141,47 @@ class OrderedMessages:
         return bool(attempt_id) and self.attempts.get(handed.pop_time) == attempt_id
 
     # --- changes --------------------------------------------------------------------------------
-    def counts(self, offsets: Sequence[int], attempt_id: str) -> list[int]:
-        """Return the number of earlier deliveries of each message.
+    def counts(self, offsets: Sequence[int], attempt_id: str, firsts: Container[int]) -> list[int]:
+        """Return the number of earlier deliveries of each message that count.
 
         A pop that repeats the attempt id of the last delivery is the same delivery.
-        """
-        found = map(self.messages.get, offsets)
-        return [
-            0 if handed is None else handed.times + (not self._is_same_attempt(handed, attempt_id)) for handed in found
-        ]
 
-    def popped(
-        self, offsets: Sequence[int], counts: Sequence[int], next_offset: int, times: HandedOut, attempt_id: str
-    ) -> OrderedMessages:
-        """Return the state after a pop, without changing this object.
-
-        :param counts: number of earlier deliveries of each message; negative for a waiting message.
-        :param times: pop time and due time of the messages handed out.
+        :param firsts: the messages that are first; the last delivery of other messages does not count.
         """
-        made = OrderedMessages(next_offset)
+        return [self._count(offset, attempt_id, is_first=offset in firsts) for offset in offsets]
+
+    def _count(self, offset: int, attempt_id: str, *, is_first: bool) -> int:
+        handed = self.messages.get(offset, WAITING)
+        return max(handed.times + (is_first and not self._is_same_attempt(handed, attempt_id)), 0)
+
+    def popped(self, entry: PoppedInOrder) -> OrderedMessages:
+        """Return the state after a pop, without changing this object."""
+        made = OrderedMessages(entry.next_offset, by_group=entry.by_group)
         made.messages.update(self.messages)
-        for offset, count in zip(offsets, counts, strict=False):
-            made.messages[offset] = WAITING if count < 0 else times._replace(times=count)
+        due = entry.pop_time + entry.invisible_ms
+        for offset, count in zip(entry.offsets, entry.counts, strict=False):
+            made.messages[offset] = WAITING if count < 0 else HandedOut(entry.pop_time, due, count)
         live = {handed.pop_time for handed in made.messages.values()}
         made.attempts = {pop_time: kept for pop_time, kept in self.attempts.items() if pop_time in live}
-        if attempt_id:
-            made.attempts[times.pop_time] = attempt_id
+        if entry.attempt_id:
+            made.attempts[entry.pop_time] = entry.attempt_id
         made.groups = self.groups
         return made
+
+    def copy(self) -> OrderedMessages:
+        """Return a copy that can be changed alone."""
+        made = OrderedMessages(self.next_offset, by_group=self.by_group)
+        made.messages = dict(self.messages)
+        made.attempts = dict(self.attempts)
+        return made
+
+    def discount(self, offset: int) -> HandedOut | None:
+        """Do not count the last delivery of a message; return its state before, or ``None`` if it had no delivery."""
+        handed = self.messages.get(offset, WAITING)
+        if handed.pop_time < 0:
+            return None
+        self.messages[offset] = handed._replace(times=max(handed.times - 1, -1))
+        return handed
 
     def remove(self, offset: int) -> None:
         """Remove a message after its acknowledgement."""

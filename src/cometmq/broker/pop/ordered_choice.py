@@ -7,11 +7,9 @@ from contextlib import contextmanager
 
 from cometmq.broker.limits import MAX_ORDERED_MESSAGES, MAX_POP_MESSAGES, POP_READS_MAX
 from cometmq.broker.pop.order import OrderedMessages
-from cometmq.broker.pop.popped_records import Chunks, iterate_records, record_offsets
+from cometmq.broker.pop.popped_records import Chunks, iterate_records, message_group, record_offsets
 from cometmq.broker.pop.reads import NotLoadedError, Place, PopReads
 from cometmq.broker.pull.filters import MessageFilter
-from cometmq.message.properties import SHARDING_KEY
-from cometmq.message.record import RecordError, decode_record
 from cometmq.store.message_store import ConsumeQueue, GetMessageStatus, GetResult
 
 
@@ -38,6 +36,8 @@ class OrderedChoice:
         """New messages that are waiting for their message group."""
         self.not_loaded: list[Place] = []
         """Archived messages that must be loaded before this choice can go on."""
+        self.firsts: set[int] = set()
+        """The messages that are first in their message group or, in queue order, in the queue."""
         self.lost: list[int] = []
         """Messages that were handed out, and whose life times have ended or that neither the store nor the archive has
         any longer.
@@ -68,7 +68,8 @@ class OrderedChoice:
             self.not_loaded.append(missing.place)
 
     def _choose_by_queue(self, wanted: MessageFilter) -> None:
-        if not self._choose_again(frozenset()):
+        self.firsts = {self._ordered.committed}
+        if not self._choose_again(set()):
             return
         for _ in range(POP_READS_MAX):
             if self._is_full or self.next_offset >= self._queue.max_offset():
@@ -83,7 +84,7 @@ class OrderedChoice:
     def _choose_by_group(self, wanted: MessageFilter, now_ms: int, attempt_id: str) -> None:
         ordered = self._ordered
         locked = ordered.find_locked_groups(now_ms, attempt_id, self._group_at)
-        if not self._choose_again(locked):
+        if not self._choose_again(locked, by_group=True):
             return
         misses, again = 0, len(self.offsets)
         while not self._is_full and misses < POP_READS_MAX and self.next_offset < self._queue.max_offset():
@@ -97,14 +98,18 @@ class OrderedChoice:
                 return
             self.next_offset = result.next_begin_offset
 
-    def _choose_again(self, locked: set[str] | frozenset[str]) -> bool:
+    def _choose_again(self, locked: set[str], *, by_group: bool = False) -> bool:
         """Choose messages that are waiting or due for redelivery; return False if no new messages may follow."""
         goes_on = True
+        begun = set(locked)
         for offset in sorted(self._ordered.messages):
-            if locked and self._group_at(offset) in locked:
-                continue
             if self._is_full:
                 return False
+            if by_group and (group := self._group_at(offset)) not in begun:
+                begun.add(group)
+                self.firsts.add(offset)
+            elif by_group and group in locked:
+                continue
             chunks, is_over = self._reads.get_again(self._queue, offset, self._group)
             if is_over or (not chunks and offset < self._queue.min_offset()):
                 self.lost.append(offset)
@@ -140,16 +145,4 @@ class OrderedChoice:
         return self._reads.living(self._queue, self.next_offset, most, wanted, most_bytes, self._group)
 
     def _group_at(self, offset: int) -> str:
-        groups = self._ordered.groups
-        found = groups.get(offset)
-        if found is None:
-            found = groups[offset] = message_group(b"".join(self._reads.get_one(self._queue, offset)))
-        return found
-
-
-def message_group(record: bytes | memoryview) -> str:
-    """Return the message group of a record, or an empty string."""
-    try:
-        return decode_record(record, check_crc=False).properties.get(SHARDING_KEY, "")
-    except RecordError:
-        return ""
+        return self._reads.message_group(self._queue, self._ordered.groups, offset)

@@ -334,6 +334,7 @@ class PopMessageProcessor:
         else:
             choice.by_queue(wanted)
         collected.not_loaded += choice.not_loaded
+        counts = ordered.counts(choice.offsets, attempt_id, choice.firsts)
         for offset in choice.lost:
             ordered.remove(offset)
         offsets, next_offset = choice.offsets, choice.next_offset
@@ -346,22 +347,20 @@ class PopMessageProcessor:
                 state.next_offset = next_offset
             return
         self._log.check()
-        counts = ordered.counts(offsets, attempt_id)
-        self._log.add(
-            PoppedInOrder(
-                *(topic, group, queue_id, offsets + choice.waiting, counts + [-1] * len(choice.waiting), next_offset),
-                *(collected.pop_time, header.invisible_time, attempt_id if offsets else ""),
-            )
-        )
+        waiting = [-1] * len(choice.waiting)
+        times = collected.pop_time, header.invisible_time
+        by_group = bool(header.by_message_group)
+        handed = topic, group, queue_id, offsets + choice.waiting, counts + waiting, next_offset
+        self._log.add(PoppedInOrder(*handed, *times, attempt_id if offsets else "", by_group))
         if not offsets:
             self._log.when_stored(_ignore_outcome)
             return
         committed = self._state.queue(topic, group, queue_id).next_offset
         self._offsets.set_offset(group, topic, queue_id, committed)
         kind = topic_type(topic, group)
-        for offset, times in zip(offsets, counts, strict=True):
-            if times:
-                collected.order_counts.append(f"{kind} qo{queue_id}%{offset} {times}")
+        for offset, count in zip(offsets, counts, strict=True):
+            if count:
+                collected.order_counts.append(f"{kind} qo{queue_id}%{offset} {count}")
         collected.order_counts.append(f"{kind} {queue_id} {min(counts)}")
         self._add_to_answer(header, collected, queue, kind, offsets, choice.chunks)
         collected.moves.append((topic, queue_id, begin, committed))

@@ -8,7 +8,7 @@ from typing import Final
 from cometmq.limits import MAX_PROPERTIES_BYTES
 from cometmq.message.layout import RECORD
 from cometmq.message.pop_info import ReceiptHandle
-from cometmq.message.properties import POP_CK, PROPERTY_SEPARATOR, PropertiesText
+from cometmq.message.properties import POP_CK, PROPERTY_SEPARATOR, SHARDING_KEY, PropertiesText
 from cometmq.message.record import RecordError, decode_record, encode_record
 
 Chunks = list[bytes | memoryview]
@@ -30,6 +30,14 @@ def iterate_records(chunks: Chunks) -> Iterator[tuple[int, bytes | memoryview]]:
             size, queue_offset = _SIZE_AND_QUEUE_OFFSET.unpack_from(chunk, at)
             yield queue_offset, chunk[at : at + size]
             at += size
+
+
+def message_group(record: bytes | memoryview) -> str:
+    """Return the message group of a record, or an empty string."""
+    try:
+        return decode_record(record, check_crc=False).properties.get(SHARDING_KEY, "")
+    except RecordError:
+        return ""
 
 
 def to_original_topic(records: bytes, topic: str, handle: ReceiptHandle) -> bytes:

@@ -27,7 +27,7 @@ from cometmq.broker.limits import (
     POP_LOAD_SECONDS,
     POP_LOAD_SECONDS_MAX,
 )
-from cometmq.broker.pop.popped_records import Chunks, record_offsets
+from cometmq.broker.pop.popped_records import Chunks, message_group, record_offsets
 from cometmq.broker.pull.archived_choice import choose_records
 from cometmq.broker.pull.expired_messages import ExpiredMessages
 from cometmq.broker.pull.filters import EVERYTHING, MessageFilter
@@ -164,6 +164,17 @@ class PopReads:
         """
         chunks = self.get(queue, offset, 1, EVERYTHING, _WINDOW_BYTES).chunks
         return chunks if record_offsets(chunks) == [offset] else []
+
+    def message_group(self, queue: ConsumeQueue, known: dict[int, str], offset: int) -> str:
+        """Return the message group of the message at an offset, or an empty string.
+
+        :param known: the message groups that have been read; this one is added.
+        :raises NotLoadedError: the message is archived and not loaded.
+        """
+        found = known.get(offset)
+        if found is None:
+            found = known[offset] = message_group(b"".join(self.get_one(queue, offset)))
+        return found
 
     def record_at(self, topic: str, queue_id: int, offset: int) -> StoredRecord | None:
         """Return the message at an offset in a queue, or ``None`` if it no longer exists.

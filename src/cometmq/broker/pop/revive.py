@@ -7,8 +7,8 @@ together. The entry precedes the copy in the log and contains the copy's offset:
 the next start finds the entry without the copy, and makes the message visible again. Thus a crash neither loses nor
 duplicates a message.
 
-Messages popped in order are not copied: they are handed out again when their invisible time has ended. After the last
-attempt they become dead letters, so that they do not block the queue forever.
+Messages popped in order are not copied: they are handed out again when their invisible time has ended. The first of
+them becomes a dead letter after its last attempt, so that it does not block the queue forever.
 
 A message that only the archive has is loaded first: until then it is postponed by an entry that changes its due time
 and keeps its pop time, so that its receipt handle stays valid.
@@ -33,6 +33,7 @@ from cometmq.broker.limits import (
 )
 from cometmq.broker.pop.entries import AnyEntry, Changed, Revived
 from cometmq.broker.pop.invisible import NEVER
+from cometmq.broker.pop.order import NO_FOLLOWER
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.queue_order import Place
 from cometmq.broker.pop.reads import NotLoadedError, PopReads
@@ -163,7 +164,11 @@ class PopReviveService:
         """Return the due messages of an ordered queue that have reached their maximum number of deliveries."""
         if queue.ordered is None:
             return []
-        dead = queue.ordered.dead(now_ms, self._failed.max_retries(queue.group))
+        try:
+            dead = queue.ordered.dead(now_ms, self._failed.max_retries(queue.group), self._groups_of(queue))
+        except NotLoadedError as missing:
+            self._reads.load(missing.place, queue.key, partial(self._schedule_check, queue, now_ms))
+            return []
         return [(offset, handed.pop_time, handed.due) for offset, handed in dead]
 
     def _revive(self, queue: PopQueue, due: Due, dead: Due) -> None:
@@ -182,21 +187,22 @@ class PopReviveService:
         for at, (offset, pop_time, _) in enumerate((*due, *dead)):
             try:
                 record = self._reads.record_at(queue.topic, queue.queue_id, offset)
+                follower = self._follower(queue, offset) if at >= len(due) else NO_FOLLOWER
             except NotLoadedError as missing:
-                entries.append(self._postponed(queue, missing, pop_time))
+                entries.append(self._postponed(queue, missing, offset, pop_time))
                 continue
             if record is None:
                 _log.error(
                     "popped message %d from %s queue %d is no longer in the log", offset, queue.topic, queue.queue_id
                 )
-                entries.append(Revived(*queue.key, pop_time, offset, "", 0))
+                entries.append(Revived(*queue.key, pop_time, offset, "", 0, follower=follower))
                 continue
             is_dead = at >= len(due) or self._failed.is_dead(record.reconsume_times, queue.group)
             copy = self._dead_letter(queue, record) if is_dead else self._copy(queue, record, pop_time)
             place = copy.topic, copy.queue_id
             if place not in ends:
                 ends[place] = self._store.queue(*place).next_offset
-            entries.append(Revived(*queue.key, pop_time, offset, copy.topic, ends[place], copy.queue_id))
+            entries.append(Revived(*queue.key, pop_time, offset, copy.topic, ends[place], copy.queue_id, follower))
             ends[place] += 1
             copies.append(copy)
             died += is_dead
@@ -205,11 +211,21 @@ class PopReviveService:
         if dead and ordered is not None and self._offsets.query(queue.group, queue.topic, queue.queue_id) == before:
             self._offsets.set_offset(queue.group, queue.topic, queue.queue_id, ordered.committed)
 
-    def _postponed(self, queue: PopQueue, missing: NotLoadedError, pop_time: int) -> Changed:
+    def _follower(self, queue: PopQueue, offset: int) -> int:
+        assert queue.ordered is not None
+        return queue.ordered.find_follower(offset, self._groups_of(queue))
+
+    def _groups_of(self, queue: PopQueue) -> Callable[[int], str]:
+        """Return the function that returns the message group at an offset of an ordered queue."""
+        assert queue.ordered is not None
+        stored = self._store.queue(queue.topic, queue.queue_id)
+        return partial(self._reads.message_group, stored, queue.ordered.groups)
+
+    def _postponed(self, queue: PopQueue, missing: NotLoadedError, offset: int, pop_time: int) -> Changed:
         """Let an archived message load, and return the entry with which it becomes due again when it is loaded."""
         self._reads.load(missing.place, queue.key, _do_nothing)
         due = self._clock.now_ms() + int(self._reads.pause_seconds * 1000)
-        return Changed(*queue.key, pop_time, missing.place[2], pop_time, due - pop_time)
+        return Changed(*queue.key, pop_time, offset, pop_time, due - pop_time)
 
     def _revived(self, queue: PopQueue, died: int, refusal: RefusedError | None) -> None:
         if refusal is not None:

@@ -8,7 +8,7 @@ from its first record.
 
 The file is a CRC32 (big-endian) and MessagePack: an array of version, offset in the POP log, and queues. A queue is an
 array of topic, group, queue id, next offset, floor, three arrays of little-endian int64 (offset, pop time, due time of
-each message), and ``nil`` or next offset, attempt id, messages and all attempt ids of the ordered pops.
+each message), and ``nil`` or next offset, attempt id, messages, all attempt ids and the order of the ordered pops.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class SavedOrder(msgspec.Struct, array_like=True):
     messages: dict[int, HandedOut]
     attempts: dict[int, str] = {}
     """Attempt IDs by pop time; ``attempt_id`` is the latest one."""
+    by_group: bool = False
 
 
 class SavedQueue(msgspec.Struct, array_like=True):
@@ -204,7 +205,8 @@ def _saved(queue: PopQueue) -> SavedQueue:
     saved = None
     if ordered is not None:
         attempt_id = ordered.attempts.get(ordered.latest, "")
-        saved = SavedOrder(ordered.next_offset, attempt_id, dict(ordered.messages), dict(ordered.attempts))
+        messages, attempts = dict(ordered.messages), dict(ordered.attempts)
+        saved = SavedOrder(ordered.next_offset, attempt_id, messages, attempts, ordered.by_group)
     return SavedQueue(
         *(queue.topic, queue.group, queue.queue_id, queue.next_offset, queue.floor_ms),
         *queue.invisible.dump(),
@@ -217,7 +219,7 @@ def _queue(saved: SavedQueue) -> PopQueue:
     queue.next_offset, queue.floor_ms = saved.next_offset, saved.floor_ms
     queue.invisible = InvisibleMessages.load(saved.offsets, saved.pop_times, saved.due)
     if saved.ordered is not None:
-        queue.ordered = ordered = OrderedMessages(saved.ordered.next_offset)
+        queue.ordered = ordered = OrderedMessages(saved.ordered.next_offset, by_group=saved.ordered.by_group)
         ordered.messages = saved.ordered.messages
         ordered.attempts = saved.ordered.attempts or {ordered.latest: saved.ordered.attempt_id}
     return queue

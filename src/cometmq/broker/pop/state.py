@@ -153,8 +153,7 @@ class PopState:
         if isinstance(entry, Changed):
             return self._changed(queue, entry)
         if isinstance(entry, Revived):
-            removed = [(entry.offset, self._remove(queue, entry.offset, entry.pop_time))]
-            return partial(self._restore, queue, entry.pop_time, removed)
+            return self._revived(queue, entry)
         if isinstance(entry, PoppedInOrder):
             return self._popped_in_order(queue, entry)
         return self._reset_offset(queue, entry)
@@ -185,6 +184,12 @@ class PopState:
         ordered.remove(offset)
         queue.next_offset = ordered.committed
         return handed
+
+    def _revived(self, queue: PopQueue, entry: Revived) -> Undo:
+        removed = [(entry.offset, self._remove(queue, entry.offset, entry.pop_time))]
+        if queue.ordered is not None and isinstance(removed[0][1], HandedOut):
+            removed.append((entry.follower, queue.ordered.discount(entry.follower)))
+        return partial(self._restore, queue, entry.pop_time, removed)
 
     def _restore(self, queue: PopQueue, pop_time: int, removed: Iterable[tuple[int, int | HandedOut | None]]) -> None:
         for offset, before in removed:
@@ -223,12 +228,9 @@ class PopState:
 
     def _popped_in_order(self, queue: PopQueue, entry: PoppedInOrder) -> Undo:
         undo = partial(self._set_position, queue, queue.next_offset, queue.is_reset, queue.ordered)
-        due = entry.pop_time + entry.invisible_ms
-        ordered = queue.ordered or OrderedMessages(entry.next_offset)
-        times = HandedOut(entry.pop_time, due, 0)
-        queue.ordered = ordered.popped(entry.offsets, entry.counts, entry.next_offset, times, entry.attempt_id)
+        queue.ordered = (queue.ordered or OrderedMessages(entry.next_offset)).popped(entry)
         queue.next_offset = queue.ordered.committed
-        self._notify_due(queue, due)
+        self._notify_due(queue, entry.pop_time + entry.invisible_ms)
         return undo
 
     @staticmethod
