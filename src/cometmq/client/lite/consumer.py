@@ -17,7 +17,7 @@ from cometmq.client.lite.listening import LiteListening
 from cometmq.client.lite.polls import LitePolls
 from cometmq.client.lite.requests import LiteMessage, LiteRequests
 from cometmq.client.lite.subscription import LiteSubscription
-from cometmq.client.popping import PoppingConsumer
+from cometmq.client.popping.consumer import PoppingConsumer
 from cometmq.client.serialization import deserializer_of
 from cometmq.client.steps import Steps
 from cometmq.client.stop_signals import STOP_SIGNALS

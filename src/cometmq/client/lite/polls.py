@@ -9,6 +9,7 @@ from collections import deque
 from cometmq.client.errors import ClientError, RemotingError
 from cometmq.client.lite.config import MAX_MESSAGES
 from cometmq.client.lite.requests import LiteMessage, LiteRequests
+from cometmq.client.popping.first_waits import FirstWaits
 
 log = logging.getLogger(__name__)
 
@@ -19,6 +20,7 @@ class LitePolls:
     def __init__(self, requests: LiteRequests) -> None:
         self._requests = requests
         self._polls: dict[str, asyncio.Task[list[LiteMessage]]] = {}
+        self._waits: FirstWaits[str] = FirstWaits()
         self._closed = asyncio.Event()
         self.ready: deque[LiteMessage] = deque()
         """Messages that were not taken yet."""
@@ -52,12 +54,18 @@ class LitePolls:
                     self.ready.extend(poll.result())
 
     async def _poll(self, broker: str, max_messages: int) -> list[LiteMessage]:
+        longest_ms = round(self._requests.config.poll_s * 1000)
         try:
-            return await self._requests.pop(broker, max_messages)
+            found = await self._requests.pop(broker, max_messages, self._waits.limit_ms(broker, longest_ms))
         except (ClientError, RemotingError) as error:
             log.warning("cannot request messages of lite topics of %s: %s", self._requests.topic, error)
             await self._requests.instance.clock.sleep(self._requests.config.error_delay_s)
             return []
+        if found:
+            self._waits.found(broker)
+        else:
+            self._waits.ended(broker)
+        return found
 
     async def close(self) -> list[LiteMessage]:
         """End the waiting requests; return the messages that were not taken."""

@@ -101,8 +101,8 @@ class LiteRequests:
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def pop(self, broker: str, max_messages: int) -> list[LiteMessage]:
-        """Wait for messages of a broker; return an empty list if none came in time.
+    async def pop(self, broker: str, max_messages: int, poll_ms: int) -> list[LiteMessage]:
+        """Wait for messages of a broker up to ``poll_ms`` milliseconds; return an empty list if none came in time.
 
         :raises BrokerError: the broker refuses.
         :raises RemotingError: the broker does not answer.
@@ -114,11 +114,11 @@ class LiteRequests:
             topic=self.topic,
             max_msg_num=max_messages,
             invisible_time=round(config.invisible_s * 1000),
-            poll_time=round(config.poll_s * 1000),
+            poll_time=poll_ms,
             born_time=0,  # a broker whose clock is ahead of this one refuses a pop as too late
         )
         address = await self._address(broker)
-        timeout_s = config.poll_s + DEFAULT_TIMEOUT_S
+        timeout_s = poll_ms / 1000 + DEFAULT_TIMEOUT_S
         answer = await self.instance.remoting.invoke(address, RequestCode.POP_LITE_MESSAGE, header, timeout_s=timeout_s)
         if answer.code in _NOTHING:
             return []

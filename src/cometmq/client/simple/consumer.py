@@ -12,7 +12,7 @@ from cometmq.client.background import Background
 from cometmq.client.consumer.subscription import ALL, TAG, check_expressions, subscription
 from cometmq.client.errors import ClientStateError, RemotingError
 from cometmq.client.instance import ClientInstance
-from cometmq.client.popping import PoppingConsumer
+from cometmq.client.popping.consumer import PoppingConsumer
 from cometmq.client.serialization import deserializer_of
 from cometmq.client.simple.acks import Acks, Done
 from cometmq.client.simple.config import (

@@ -13,6 +13,7 @@ from typing import Final
 
 from cometmq.client.background import Spawn
 from cometmq.client.errors import BrokerError, ClientError, RemotingError
+from cometmq.client.popping.first_waits import FIRST_MS, FirstWaits
 from cometmq.client.simple.requests import Place, SimpleRequests, passes
 from cometmq.remoting.bodies import SubscriptionData
 from cometmq.remoting.codes import ResponseCode
@@ -22,10 +23,6 @@ log = logging.getLogger(__name__)
 _NOTIFY_MS: Final = 5_000
 """Maximum time in milliseconds for which a notification waits. Apache's brokers answer only one of a group's waiting
 notifications for each message, maybe that of a member that no longer waits; the others then wait at most this long.
-"""
-FIRST_MS: Final = 1_000
-"""Maximum time in milliseconds of the first wait at a place after a message. Apache's brokers do not see a message that
-arrives while a pop or a notification begins to wait; such messages often follow the start of a consumer.
 """
 _MOST_NOTIFY_MS: Final = 60_000
 SPACING_MS: Final = 6
@@ -68,8 +65,7 @@ class QuietPlaces:
         """The quiet places whose brokers do not answer."""
         self._refused: dict[str, set[Place]] = {}
         """By broker, the places at which no further request may wait."""
-        self._waits: dict[Place, int] = {}
-        """The number of waits at each place since its last message, up to 2."""
+        self._waits: FirstWaits[Place] = FirstWaits()
         self._alarms: dict[Place, int] = {}
         """The number of notifications of each place since its last message."""
         self._spread = 0.0
@@ -114,7 +110,7 @@ class QuietPlaces:
     def has_messages(self, place: Place) -> None:
         """Note that a pop has found messages."""
         self._alarms.pop(place, None)
-        self._waits.pop(place, None)
+        self._waits.found(place)
 
     # --- waiting ---
 
@@ -163,14 +159,14 @@ class QuietPlaces:
 
     def _notify_ms(self, place: Place) -> int:
         longest_ms = min(max(_NOTIFY_MS, len(self._listening) * SPACING_MS), _MOST_NOTIFY_MS)
-        if self._waits.get(place) == 1 and longest_ms > _NOTIFY_MS:
+        if self._waits.count(place) == 1 and longest_ms > _NOTIFY_MS:
             self._spread = (self._spread + _SPREAD) % 1
             return FIRST_MS + round((longest_ms - FIRST_MS) * self._spread)
         return self.wait_ms(place, longest_ms)
 
     def wait_ms(self, place: Place, longest_ms: int) -> int:
         """Return the time in milliseconds for which the next request waits at a place, at most ``longest_ms``."""
-        return longest_ms if place in self._waits else min(longest_ms, FIRST_MS)
+        return self._waits.limit_ms(place, longest_ms)
 
     def ends_early(self, place: Place, began: float, wait_ms: int) -> bool:
         """Count a wait that has ended; return whether that was long before its time, because the broker's clock is
@@ -178,8 +174,8 @@ class QuietPlaces:
 
         The first wait is too short to tell.
         """
-        is_first = place not in self._waits
-        self._waits[place] = 1 if is_first else 2
+        is_first = not self._waits.count(place)
+        self._waits.ended(place)
         return not is_first and (self._clock.monotonic() - began) * 2000 < wait_ms
 
     # --- failures ---
@@ -199,8 +195,7 @@ class QuietPlaces:
 
     async def _note(self, place: Place, error: ClientError | RemotingError) -> None:
         """Log a failure once, and request the route again if it may have changed."""
-        if place in self._waits:
-            self._waits[place] = 1  # the requests of all places end now, and the next ones should not
+        self._waits.interrupted(place)  # the requests of all places end now, and the next ones should not
         if not isinstance(error, BrokerError):
             self._instance.outages.seen(place.broker, error, self._error_delay_s)
         elif place not in self._failed:

@@ -8,7 +8,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
+import msgspec
+
 from cometmq.client.errors import ClientError, RouteNotFoundError
+from cometmq.client.popping.first_waits import FirstWaits
 from cometmq.client.route.table import RouteTable
 from cometmq.clock import Clock
 from cometmq.errors import CometMQError
@@ -87,6 +90,8 @@ class FleetLink:
         self.on_request: Final = on_request
         self.heartbeat: HeartbeatData | None = None
         self._remoting: RemotingClient | None = None
+        self._waits: FirstWaits[tuple[str, str, str]] = FirstWaits()
+        """The waits at each broker, by topic and group."""
         self._heartbeats = Periodic(
             "sending a client's heartbeat", HEARTBEAT_BROKER_SECONDS, self._send_heartbeat, clock=fleet.clock
         )
@@ -99,9 +104,29 @@ class FleetLink:
 
     def pop(self, broker: str, header: AnyPop, done: Popped) -> None:
         """See :class:`~cometmq.proxy.backend.backend.Link`."""
-        timeout_s = header.poll_time / 1000 + ASK_SECONDS
-        asked = asyncio.ensure_future(self.ask(broker, pop_code(header), header, timeout_s=timeout_s))
+        asked = asyncio.ensure_future(self._pop(broker, header))
         asked.add_done_callback(lambda _: None if asked.cancelled() else done(asked.exception() or asked.result()))
+
+    async def _pop(self, broker: str, header: AnyPop) -> Reply:
+        """Pop messages, with a short wait before the long one if it is the first wait after a message."""
+        clock = self._fleet.clock
+        ends = clock.monotonic() + header.poll_time / 1000
+        first_ms = self._waits.limit_ms((broker, header.topic, header.consumer_group), header.poll_time)
+        reply = await self._pop_once(broker, header, first_ms)
+        left_ms = round((ends - clock.monotonic()) * 1000)
+        if reply.code != ResponseCode.POLLING_TIMEOUT or first_ms == header.poll_time or left_ms <= 0:
+            return reply
+        return await self._pop_once(broker, msgspec.structs.replace(header, born_time=clock.now_ms()), left_ms)
+
+    async def _pop_once(self, broker: str, header: AnyPop, poll_ms: int) -> Reply:
+        header = msgspec.structs.replace(header, poll_time=poll_ms)
+        reply = await self.ask(broker, pop_code(header), header, timeout_s=poll_ms / 1000 + ASK_SECONDS)
+        place = broker, header.topic, header.consumer_group
+        if not reply.code:
+            self._waits.found(place)
+        elif reply.code == ResponseCode.POLLING_TIMEOUT and poll_ms > 0:
+            self._waits.ended(place)
+        return reply
 
     def acknowledge(self, handles: Sequence[PoppedHandle], _done: Acknowledged) -> Sequence[int]:
         """See :class:`~cometmq.proxy.backend.backend.Link`; each message needs a request."""

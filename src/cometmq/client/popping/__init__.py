@@ -1,0 +1,1 @@
+"""What the consumers that pop messages have in common: their base class, and how long they wait."""
