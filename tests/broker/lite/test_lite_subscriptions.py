@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from tests.broker.lite.subscribing import GROUP, PARENT, Reader, bodies, got, ma
 from tests.broker.snapshots import copy_store
 from tests.broker.wire import Connect, Wire
 
+import cometmq.broker.lite.subscription_ctl
 from cometmq.broker.controller import Broker
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
@@ -55,6 +57,31 @@ async def test_the_actions_change_the_set_of_a_client(wire: Wire, clock: Virtual
     assert await lites_of(wire, "c1") == {"d"}
     await reader.control("COMPLETE_REMOVE")
     assert await lites_of(wire, "c1") == set()
+
+
+@pytest.mark.usefixtures("parent")
+@pytest.mark.parametrize("slices", ["_NAMES_AT_ONCE", "_LITES_AT_ONCE"])
+@pytest.mark.parametrize("action", ["PARTIAL_ADD", "COMPLETE_ADD"])
+async def test_a_topic_that_is_deleted_meanwhile_does_not_come_back(
+    broker: Broker,
+    connect: Connect,
+    wire: Wire,
+    clock: VirtualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    action: str,
+    slices: str,
+) -> None:
+    """Many lite topics are added in slices, and the parent topic is deleted between two of them."""
+    monkeypatch.setattr(cometmq.broker.lite.subscription_ctl, slices, 1)
+    await make_group(wire)
+    reader = Reader(await connect(), clock)
+    control = asyncio.create_task(reader.control(action, *map(str, range(50))))
+    deleted = await wire.call(RequestCode.DELETE_TOPIC_IN_BROKER, ext={"topic": PARENT})
+    assert deleted.code == ResponseCode.SUCCESS
+    assert (await control).code == ResponseCode.TOPIC_NOT_EXIST
+    assert PARENT not in broker.lite.indexes.by_parent
+    assert not broker.lite.subscriptions.clients
 
 
 @pytest.mark.usefixtures("parent")

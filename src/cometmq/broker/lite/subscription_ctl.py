@@ -125,6 +125,8 @@ class LiteSubscriptionProcessor:
         return Response()
 
     def _change(self, connection: ServerConnection, change: LiteSubscriptionDTO) -> Iterator[None]:
+        if change.action in _ADDS and not self._check(change).is_wildcard:
+            yield from _check_names(change.lite_topic_set or [])
         known = self._subscriptions.clients.get((change.client_id, change.group))
         if change.action not in _ADDS:
             if known is None or known.index.parent != change.topic:
@@ -134,7 +136,7 @@ class LiteSubscriptionProcessor:
             else:
                 yield from self._take(known, change.lite_topic_set or ())
             return
-        settings = self._check(change)
+        settings = self._check(change)  # again: the topic may have been deleted while names were checked
         if change.action is LiteSubscriptionAction.COMPLETE_ADD:
             if known is not None and change.version < known.version:
                 known.connection = connection
@@ -216,7 +218,6 @@ class LiteSubscriptionProcessor:
             if self._subscriptions.set_wildcard(client, True):
                 yield from self._all_ready(client)
             return
-        yield from _check_names(change.lite_topic_set or [])
         index = self._indexes.of(change.topic)
         with kept(index):
             numbers: set[int] = set()
@@ -224,8 +225,7 @@ class LiteSubscriptionProcessor:
                 numbers.update(some)
                 if len(some) == _LITES_AT_ONCE:
                     yield
-            if self._indexes.by_parent.get(change.topic) is not index:
-                raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, f"the topic [{change.topic}] was deleted")
+            self._demand_current(index)
             client = self._client(connection, change)
             self._subscriptions.set_wildcard(client, False)
             yield from self._subscriptions.replace(client, numbers, settings)
@@ -238,8 +238,9 @@ class LiteSubscriptionProcessor:
 
     def _add(self, connection: ServerConnection, change: LiteSubscriptionDTO, settings: LiteGroup) -> Iterator[None]:
         client: LiteClient | None = None
-        yield from _check_names(change.lite_topic_set or [])
-        for some in self._numbers(self._indexes.of(change.topic), change.lite_topic_set or []):
+        index = self._indexes.of(change.topic)
+        for some in self._numbers(index, change.lite_topic_set or []):
+            self._demand_current(index)
             client = client or self._client(connection, change)
             if not self._subscriptions.has(client):
                 return
@@ -249,6 +250,14 @@ class LiteSubscriptionProcessor:
                 self._subscriptions.add(client, number, settings)
                 self._subscriptions.make_ready(client, number)
             yield
+
+    def _demand_current(self, index: LiteIndex) -> None:
+        """Check that a parent topic has not been deleted since a request began.
+
+        :raises RefusedError: it was deleted.
+        """
+        if self._indexes.by_parent.get(index.parent) is not index:
+            raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, f"the topic [{index.parent}] was deleted")
 
     def _take(self, client: LiteClient, names: list[str] | tuple[str, ...]) -> Iterator[None]:
         resets = self._checks.settings(client.group).resets_on_unsubscribe
