@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.client.simple.conftest import Seen, consumer
 from tests.client.simple.test_simple_consumer import bodies, send
 
-from cometmq.client import PoppedMessage
+from cometmq.client import ClientInstance, PoppedMessage
 from cometmq.remoting.codes import RequestCode
 from cometmq.testing import Cluster, VirtualClock
 
@@ -145,3 +146,51 @@ async def test_an_error_of_on_lost_is_logged(
         await clock.run_for(11)
         assert "on_lost failed for message" in caplog.text
         assert await reader.receive(wait_s=0) != []
+
+
+class Dated:
+    """A client's clock, whose date the test sets: only its monotonic time is that of the cluster's clock."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+        self.ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms() + self.ahead_ms
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._clock, name)
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_a_corrected_date_of_the_client_loses_no_message(timed: Cluster, clock: VirtualClock, hours: int) -> None:
+    await send(timed, "a", "m")
+    lost: list[PoppedMessage] = []
+    dated = Dated(clock)
+    instance = ClientInstance(timed.namesrv_address, clock=dated)
+    options: dict[str, Any] = {"invisible_s": 10, "renew_up_to_s": 300, "on_lost": lost.append, "instance": instance}
+    async with consumer(timed, **options) as reader, consumer(timed) as other:
+        found = await reader.receive(wait_s=0)
+        dated.ahead_ms = hours * 3_600_000
+        await clock.run_for(60)
+        assert not lost
+        assert await other.receive(wait_s=0) == []
+        await reader.ack(found)
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_a_message_that_is_put_back_waits_while_it_is_invisible(
+    timed: Cluster, clock: VirtualClock, hours: int
+) -> None:
+    await send(timed, "a", "m")
+    dated = Dated(clock)
+    instance = ClientInstance(timed.namesrv_address, clock=dated)
+    async with consumer(timed, invisible_s=10, instance=instance) as reader, consumer(timed) as other:
+        reader.give_back(await reader.receive(wait_s=0))
+        dated.ahead_ms = hours * 3_600_000
+        if hours > 0:
+            assert bodies(await reader.receive(wait_s=0)) == ["m"]
+        else:
+            await clock.run_for(15)
+            assert bodies(await other.receive(wait_s=0)) == ["m"]
+            assert await reader.receive(wait_s=0) == []

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from cometmq.client.errors import ClientStateError
 from cometmq.client.serialization import DecodedMessage, Deserializer
+from cometmq.clock import Clock
 from cometmq.message.message import record_starts
 from cometmq.message.pop_info import NORMAL_TOPIC, HandleError, ReceiptHandle, parse_handle, read_offset_info
 from cometmq.message.properties import POP_CK
@@ -29,6 +30,8 @@ class PoppedMessage(DecodedMessage, eq=False, gc=True, kw_only=True):
     """The handle of the message's queue; its ``queue_offset`` is not set."""
     invisible_until_ms: int = 0
     """The time at which the group receives the message again, on this client's clock, in milliseconds since 1970."""
+    invisible_until_s: float = 0.0
+    """The same in seconds of the client's monotonic clock, which a corrected date does not move."""
 
     @property
     def handle(self) -> ReceiptHandle:
@@ -66,10 +69,11 @@ class PoppedMessage(DecodedMessage, eq=False, gc=True, kw_only=True):
         """The number of deliveries up to this one, starting at 1."""
         return self.reconsume_times + 1
 
-    def renew(self, handle: ReceiptHandle, invisible_until_ms: int) -> None:
-        """Replace the receipt after a change of the invisible time."""
+    def renew(self, handle: ReceiptHandle, invisible_ms: int, clock: Clock) -> None:
+        """Replace the receipt after a change of the invisible time, which begins now."""
         self._popped = handle
-        self.invisible_until_ms = invisible_until_ms
+        self.invisible_until_ms = clock.now_ms() + invisible_ms
+        self.invisible_until_s = clock.monotonic() + invisible_ms / 1000
 
 
 def read_popped(
@@ -78,23 +82,28 @@ def read_popped(
     topic: str,
     broker: str,
     deserializer: Deserializer | None,
-    now_ms: int,
+    clock: Clock,
 ) -> list[PoppedMessage]:
     """Return the messages in a response to a pop.
 
     :param topic: the topic that was requested; messages of the group's retry topic are among its messages.
-    :param now_ms: the time of the response on this client's clock.
+    :param clock: this client's clock; the messages are invisible from now on.
     :raises HandleError: the response is malformed.
     :raises RecordError: the records are malformed.
     """
     handles = queue_handles(header, broker)
     has_retries = any(kind != NORMAL_TOPIC for kind, _ in handles)
     offsets = read_offset_info(header.msg_offset_info or "") if has_retries else {}
-    until_ms = now_ms + header.invisible_time
+    until_ms = clock.now_ms() + header.invisible_time
+    until_s = clock.monotonic() + header.invisible_time / 1000
     found = []
     for at in record_starts(body):
         message = PoppedMessage(
-            body, at, broker, deserializer=deserializer, _subscribed=topic, invisible_until_ms=until_ms
+            *(body, at, broker),
+            deserializer=deserializer,
+            _subscribed=topic,
+            invisible_until_ms=until_ms,
+            invisible_until_s=until_s,
         )
         key = NORMAL_TOPIC, message.queue_id
         handle = handles.get(key) if not has_retries else _of_either_kind(message, handles, offsets)

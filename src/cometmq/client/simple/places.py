@@ -122,12 +122,12 @@ class Places:
             self._taking -= 1
 
     def _take_ready(self, max_messages: int, topic: str | None) -> list[PoppedMessage]:
-        now_ms = self._clock.now_ms()
+        now = self._clock.monotonic()
         found: list[PoppedMessage] = []
         others: list[PoppedMessage] = []
         while self.ready and len(found) < max_messages:
             message = self.ready.popleft()
-            if message.invisible_until_ms > now_ms:
+            if message.invisible_until_s > now:
                 (found if topic in (None, message.subscribed_topic) else others).append(message)
         self.ready.extendleft(reversed(others))
         return found

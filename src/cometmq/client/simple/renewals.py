@@ -64,8 +64,7 @@ class Renewals:
     def add(self, messages: Sequence[PoppedMessage], invisible_ms: int) -> None:
         """Keep messages invisible from now on; a part of their time may have passed."""
         until = self._clock.monotonic() + self._requests.config.renew_up_to_s
-        left_ms = min(message.invisible_until_ms for message in messages) - self._clock.now_ms()
-        self._wait(_Row(messages, invisible_ms, until), left_ms / 2000)
+        self._wait(_Row(messages, invisible_ms, until), self._left_s(messages) / 2)
 
     def discard(self, message: PoppedMessage) -> None:
         """Stop renewing a message."""
@@ -89,6 +88,10 @@ class Renewals:
         for message in list(self._rows):
             self.discard(message)
 
+    def _left_s(self, messages: Iterable[PoppedMessage]) -> float:
+        """Return the seconds for which all messages are still invisible."""
+        return min(message.invisible_until_s for message in messages) - self._clock.monotonic()
+
     def _wait(self, row: _Row, seconds: float) -> None:
         if row.messages:
             self._rows.update(dict.fromkeys(row.messages, row))
@@ -97,13 +100,13 @@ class Renewals:
     def _due(self, row: _Row) -> None:
         """Renew the messages of a row, unless they are lost or need no renewal."""
         row.timer = None
-        now_ms = self._clock.now_ms()
-        for message in [message for message in row.messages if message.invisible_until_ms <= now_ms]:
+        now = self._clock.monotonic()
+        for message in [message for message in row.messages if message.invisible_until_s <= now]:
             self.discard(message)
             self._tell(message)
         if row.messages:
-            left_s = (min(message.invisible_until_ms for message in row.messages) - now_ms) / 1000
-            if self._clock.monotonic() + left_s < row.until:
+            left_s = self._left_s(row.messages)
+            if now + left_s < row.until:
                 task = self._spawn(self._renew(row))
                 self._changing.update(dict.fromkeys(row.messages, task))
             else:
@@ -125,8 +128,7 @@ class Renewals:
                 failed.append(message)
         self._wait(row, row.invisible_ms / 2000)
         if failed:
-            left_ms = min(message.invisible_until_ms for message in failed) - self._clock.now_ms()
-            self._wait(_Row(failed, row.invisible_ms, row.until), left_ms / 2000)
+            self._wait(_Row(failed, row.invisible_ms, row.until), self._left_s(failed) / 2)
 
     def _tell(self, message: PoppedMessage) -> None:
         log.warning("the group receives %s again, because its time is over", place_of(message))

@@ -144,11 +144,10 @@ class SimpleRequests:
         self.instance.expect(answer, address, f"requesting messages of {place.topic}")
         try:
             head = from_ext(PopMessageResponseHeader, answer.ext_fields)
-            now_ms = clock.now_ms()
-            found = read_popped(head, answer.body, *place, self._deserializer, now_ms)
+            found = read_popped(head, answer.body, *place, self._deserializer, clock)
         except (HandleError, HeaderError, RecordError) as error:
             raise RemotingError(address, f"{address} returned malformed messages: {error}") from error
-        self._ahead_ms[place.broker] = head.pop_time - now_ms
+        self._ahead_ms[place.broker] = head.pop_time - clock.now_ms()
         if not data.tags_set:
             return Popped(found, [])
         own = wanted(found, data)
@@ -217,12 +216,11 @@ class SimpleRequests:
         header = change_request(handle, message.subscribed_topic, self._group, invisible_ms)
         code, doing = RequestCode.CHANGE_MESSAGE_INVISIBLETIME, "changing the invisible time of a message"
         answer = await self.instance.call(address, code, header, doing=doing)
-        until_ms = self.instance.clock.now_ms() + invisible_ms
         try:
             changed = changed_handle(handle, from_ext(ChangeInvisibleTimeResponseHeader, answer.ext_fields))
         except HeaderError as error:
             raise RemotingError(address, f"{address} returned a malformed response: {error}") from error
-        message.renew(changed, until_ms)
+        message.renew(changed, invisible_ms, self.instance.clock)
 
     async def give_back(self, messages: Sequence[PoppedMessage]) -> None:
         """Make messages visible again at once; brokers that do not answer do so when their time is over."""
