@@ -89,6 +89,26 @@ async def test_the_member_that_has_copied_the_tables_becomes_the_master(
         assert [master(members).machine.me.name] == asked
 
 
+async def test_a_member_that_does_not_copy_the_tables_does_not_take_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hangs, and is still in sync: the other one becomes the master."""
+    async with member_set(tmp_path) as members:
+        await fill(members, 4)
+        first = master(members)
+        copy_tables, asked = first.broker.ha.copy_tables, []
+
+        async def copied(member: Member) -> bool:
+            asked.append(member.name)
+            return len(asked) > 1 and await copy_tables(member)
+
+        monkeypatch.setattr(first.broker.ha, "copy_tables", copied)
+        await first.hand_over("", "a test")
+        await until(lambda: members.master not in (None, first))
+        assert len(asked) == 2
+        assert master(members).machine.me.name == asked[1]
+
+
 async def test_after_a_kill_offsets_are_at_most_a_second_old_and_never_ahead(tmp_path: Path) -> None:
     async with member_set(tmp_path) as members:
         await fill(members, 40)

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from cometmq.broker.failover.document import Member
@@ -90,12 +91,15 @@ class InSyncSet:
         progress = self._progress.get(member)
         return progress is None or now >= progress.caught_up_at + self._lag_s
 
-    def best_successor(self, name: str, now: float) -> Member | None:
-        """Return the member that is furthest, or the named one; ``None`` if nobody can take over."""
+    def best_successor(self, name: str, now: float, *, but: Collection[Member] = ()) -> Member | None:
+        """Return the member that is furthest, or the named one; ``None`` if nobody can take over.
+
+        :param but: members that must not take over.
+        """
         ready = [
             member
             for member in self.certain
-            if member != self._me and name in ("", member.name) and not self.is_late(member, now)
+            if member not in (self._me, *but) and name in ("", member.name) and not self.is_late(member, now)
         ]
         return max(ready, key=lambda member: (self.end_of(member), member.name), default=None)
 

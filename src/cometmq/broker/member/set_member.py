@@ -13,7 +13,7 @@ from cometmq.broker.config import BrokerConfig, with_host
 from cometmq.broker.controller import Broker
 from cometmq.broker.failover import events as e
 from cometmq.broker.failover.changes import ChangeLog
-from cometmq.broker.failover.document import check_name
+from cometmq.broker.failover.document import Member, check_name
 from cometmq.broker.failover.engines.interface import Engine, Presence
 from cometmq.broker.failover.engines.opening import open_engine
 from cometmq.broker.failover.history import History
@@ -40,6 +40,8 @@ _log = logging.getLogger(__name__)
 
 _STOP_SECONDS: Final = 3.0
 """Maximum time for the handover of a master that stops."""
+_ASKED_TO_COPY: Final = 2
+"""Maximum number of members that a handover asks to copy the tables, one after the other: one may hang."""
 _CONFIRM_SECONDS: Final = 1.0
 """Maximum time for which a master that stops without a successor waits until its messages are confirmed."""
 _NOT_NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
@@ -268,13 +270,8 @@ class SetMember:
         :raises CommandRefusedError: nobody can take over now, or the handover took too long.
         """
         machine = self.machine
-        epoch, in_sync = machine.epoch, machine.in_sync
-        successor = None if in_sync is None else in_sync.best_successor(to, self._clock.monotonic())
-        if successor is not None:
-            await self.broker.ha.copy_tables(successor)
-            in_sync = machine.in_sync
-            if in_sync is not None and in_sync.best_successor(successor.name, self._clock.monotonic()) is not None:
-                to = successor.name  # another one, which is further now, has not copied the tables
+        epoch = machine.epoch
+        to = await self._with_tables(to) or to
         self._driver.command(e.HandOver(to, why))
         await self._driver.until(lambda: machine.epoch > epoch or machine.state in (State.MASTER, State.HALTED))
         if machine.epoch == epoch:
@@ -282,6 +279,22 @@ class SetMember:
                 "the handover was given up: the members or the engine were too slow",
                 next_step="see cometmq failover status, and try again",
             )
+
+    async def _with_tables(self, to: str) -> str:
+        """Return the member that can take over, and has copied the tables once more; empty if none has in time.
+
+        Another one may be further a moment later, but its offsets are up to a second old.
+        """
+        asked: list[Member] = []
+        while len(asked) < _ASKED_TO_COPY and (in_sync := self.machine.in_sync) is not None:
+            successor = in_sync.best_successor(to, self._clock.monotonic(), but=asked)
+            if successor is None:
+                break
+            asked.append(successor)
+            has_copied = await self.broker.ha.copy_tables(successor)
+            if has_copied and in_sync.best_successor(successor.name, self._clock.monotonic()) is not None:
+                return successor.name
+        return ""
 
     async def force(self, why: str) -> None:
         """Let this member stand for election although it may lack acknowledged messages.
