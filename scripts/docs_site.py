@@ -30,6 +30,8 @@ API = {
 """The modules from which programs import, and the titles of their pages."""
 ROOT_PAGES = {page: page.name.lower().replace("readme", "cometmq") for page in sorted(ROOT.glob("*.md"))}
 """The pages at the root of the project, and where they are in the site."""
+MENTIONS = "Install"
+"""The section whose links are to pages of other sections."""
 ROLE = re.compile(r":[a-z]+:`~?([^`]+)`")
 """A name in a docstring, in the markup of Sphinx."""
 LINK = re.compile(r"(\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
@@ -43,17 +45,18 @@ def api_page(module: str) -> str:
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Read the navigation from ``docs/README.md``."""
     pages = {page.relative_to(DOCS).as_posix(): page for page in DOCS.rglob("*.md")}
-    sections: list[dict[str, Any]] = []
-    listed: set[str] = {"README.md"}
+    sections: dict[str, list[str]] = {}
     for section in re.split(r"^## ", (DOCS / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
         title, _, text = section.partition("\n")
         found = [place for place in map(site_place, re.findall(r"\]\(([^)#:\s]+)", text)) if place]
-        new = [place for place in dict.fromkeys(found) if place not in listed and (place in pages or "/" not in place)]
-        listed.update(new)
-        if new:
-            sections.append({title: new})
+        sections[title] = [place for place in dict.fromkeys(found) if place in pages or "/" not in place]
+    homes = {"README.md": ""}
+    for title in sorted(sections, key=MENTIONS.__eq__):
+        for place in sections[title]:
+            homes.setdefault(place, title)
+    shown = [{title: [one for one in found if homes[one] == title]} for title, found in sections.items()]
     reference = {"API": [{title: api_page(module)} for module, title in API.items()]}
-    config.nav = ["README.md", *sections, reference]
+    config.nav = ["README.md", *(section for section in shown if any(section.values())), reference]
     return config
 
 

@@ -25,6 +25,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+def test_a_page_stands_in_its_own_section(site: Path) -> None:
+    """Extras of *Install* also link to pages of other sections."""
+    for page, section in (("client", "Send"), ("operations", "Run"), ("performance", "Run"), ("spark", "Spark")):
+        html = (site / f"{page}.html").read_text(encoding="utf-8")
+        active = re.search(r'md-tabs__item--active">\s*<a[^>]*>(.*?)</a>', html, re.DOTALL)
+        assert active is not None
+        assert re.sub(r"<[^>]+>", "", active[1]).split() == [section]
+
+
 def test_the_reference_has_every_name_that_programs_import(site: Path) -> None:
     for page in sorted((site / "api").glob("cometmq*.html")):
         module = importlib.import_module(page.stem)
