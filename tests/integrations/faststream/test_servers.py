@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -22,13 +22,16 @@ from cometmq.client import (
     Message,
     MessageExt,
     Producer,
+    RemotingError,
     SimpleConsumer,
+    SimpleConsumerConfig,
     TransactionState,
 )
 from cometmq.client.dead_letters import Selection, read_dead_letters
 from cometmq.testing import Cluster
 from faststream_cometmq import RocketMQBroker
 from faststream_cometmq.annotations import RocketMQMessage
+from faststream_cometmq.settlement import PopSettlement
 
 
 @pytest.fixture
@@ -246,6 +249,31 @@ async def test_what_a_stopped_broker_has_not_handled_is_received_by_another(
         await other.start()
         await until(lambda: len(seen) == 5, timeout_s=20)
     assert sorted(seen) == ["0", "1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize("settle", [lambda end, rows: end.nack(rows, 0), lambda end, rows: end.reject(rows)])
+async def test_a_batch_that_cannot_be_settled_comes_again_as_a_whole(
+    cluster: Cluster, settle: Callable[[PopSettlement, Sequence[MessageExt]], Awaitable[None]]
+) -> None:
+    await cluster.create_topic("orders", queues=1)
+    async with Producer("p", cluster.namesrv_address) as producer:
+        for number in range(3):
+            await producer.send(Message("orders", b"%d" % number))
+    config = SimpleConsumerConfig(invisible_s=1, renew_up_to_s=3600, retry_s=0)
+    async with SimpleConsumer("workers", {"orders": "*"}, cluster.namesrv_address, config=config) as reader:
+        rows = await reader.receive()
+        assert len(rows) == 3
+        await cluster.kill_broker(0)
+        with pytest.raises(RemotingError):
+            await settle(PopSettlement(reader, None), rows)
+        await cluster.start_broker(0)
+        found: list[bytes] = []
+        async with SimpleConsumer("workers", {"orders": "*"}, cluster.namesrv_address) as other:
+            while len(found) < 3:
+                again = await other.receive(wait_s=20)
+                assert again, "they are renewed for ever"
+                found += [message.body for message in again]
+        assert sorted(found) == [b"0", b"1", b"2"]
 
 
 @pytest.mark.parametrize("options", [{}, {"max_workers": 4}, {"fifo": True}], ids=["one", "many", "fifo"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, cast
 
 from cometmq.client import MessageExt, PoppedMessage, Retry, SimpleConsumer, Suspend
@@ -28,14 +29,24 @@ class PopSettlement:
     async def nack(self, messages: Sequence[MessageExt], delay: float | None) -> None:
         """The group receives the messages again."""
         given = self._delay_s if delay is None else delay
-        for message in _popped(messages):
+
+        def later(message: PoppedMessage) -> Awaitable[None]:
             usual = RETRY_DELAYS_S[min(message.delivery_attempt, len(RETRY_DELAYS_S)) - 1]
-            await self._consumer.change_invisible(message, usual if given is None else given)
+            return self._consumer.change_invisible(message, usual if given is None else given)
+
+        await _each(later, messages)
 
     async def reject(self, messages: Sequence[MessageExt]) -> None:
         """The messages are dead letters."""
-        for message in _popped(messages):
-            await self._consumer.reject(message)
+        await _each(self._consumer.reject, messages)
+
+
+async def _each(end: Callable[[PoppedMessage], Awaitable[None]], messages: Sequence[MessageExt]) -> None:
+    """End each message, also after another one's failure: what is left out would be renewed as if it were handled."""
+    outcomes = await asyncio.gather(*map(end, _popped(messages)), return_exceptions=True)
+    for outcome in outcomes:
+        if outcome is not None:
+            raise outcome
 
 
 def _popped(messages: Sequence[MessageExt]) -> list[PoppedMessage]:
