@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -108,6 +109,23 @@ def test_each_message_of_each_queue_has_its_own_keys(tmp_path: Path) -> None:
         for key in {unique, *(keys or "").split(" ")}
         if key
     )
+
+
+def test_messages_with_thousands_of_keys_are_read_in_small_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever sends such messages cannot fill the memory of a task."""
+    monkeypatch.setattr(key_entries, "_READ_BYTES", 100)
+    storage, queue, letters = open_storage(tmp_path), Queue("T", "b", 0), "a b c d e f g h i j"
+    keys = ["x" * 101, letters, None, "", "y" * 100, *[letters] * 20, "x" * 101, "x" * 101]
+    new = NewMessages(storage, {queue: (1, 100)})
+    file = write_archive(storage, queue, [("u", of) for of in keys])
+    parts = [part.column("keys").to_pylist() for part in new.read(file)]
+    assert [of for part in parts for of in part] == keys[1:]
+    assert all(sum(len(of or "") for of in part) <= 100 or len(part) == 1 for part in parts)
+    assert len(parts) == 2 + 20 // 5 + 2 + 1
+    rows = indexed(storage, [file], {queue: (1, 100)})
+    assert Counter(row["key"] for row in rows)["a"] == 21
 
 
 def test_keys_whose_hashes_are_equal_are_different_keys(tmp_path: Path) -> None:

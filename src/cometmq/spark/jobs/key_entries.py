@@ -44,6 +44,10 @@ task's previous blocks, as JSON.
 Buckets = npt.NDArray[np.uint8]
 _READ_ROWS: Final = 8192
 """Maximum number of messages that are turned into entries at a time."""
+_READ_BYTES: Final = 1024 * 1024
+"""Number of bytes of KEYS that are turned into entries at a time. A message may have 16,000 keys of one letter, and
+each key needs about 80 bytes meanwhile.
+"""
 _DICTIONARY: Final = ["topic", "brokerName"]
 """Columns with few distinct values, which are dictionary-encoded. A dictionary would not help other columns."""
 _COLUMNS: Final = ["queueOffset", "storeTimestamp", "uniqKey", "keys"]
@@ -160,10 +164,22 @@ class NewMessages:
         first, end = self.ranges[file.queue]
         schema = arrow_schema(_COLUMNS)
         for found in read_batches(self.storage, file, _COLUMNS, rows=_READ_ROWS):
-            batch = conform(found, schema)
-            offsets = batch.column("queueOffset").to_numpy()
-            wanted = (offsets >= first) & (offsets < end)
-            yield batch if wanted.all() else batch.filter(pa.array(wanted))
+            for batch in _divided(conform(found, schema)):
+                offsets = batch.column("queueOffset").to_numpy()
+                wanted = (offsets >= first) & (offsets < end)
+                yield batch if wanted.all() else batch.filter(pa.array(wanted))
+
+
+def _divided(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Divide messages so that the KEYS of no part have more than ``_READ_BYTES``, unless one message has more."""
+    sizes = pc.fill_null(pc.binary_length(batch.column("keys")), 0).to_numpy()
+    ends = np.cumsum(sizes, dtype=np.int64)
+    first = 0
+    while first < len(ends):
+        before = int(ends[first]) - int(sizes[first])
+        end = max(int(np.searchsorted(ends, before + _READ_BYTES, "right")), first + 1)
+        yield batch.slice(first, end - first)
+        first = end
 
 
 def count_new(new: NewMessages, files: Sequence[DataFile]) -> Iterator[Counts]:
