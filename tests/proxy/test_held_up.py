@@ -256,6 +256,7 @@ async def test_calls_and_streams_leave_nothing_to_the_collector_of_garbage(serve
         await held_up(server, attack, attackers=1, seconds=0.02)
         await is_over()
         gc.collect()
+        gc.freeze()  # clients of earlier tests may end meanwhile
         gc.disable()
         gc.set_debug(gc.DEBUG_SAVEALL)
         try:
@@ -269,5 +270,4 @@ async def test_calls_and_streams_leave_nothing_to_the_collector_of_garbage(serve
             gc.set_debug(0)
             gc.garbage.clear()
             gc.enable()
-        # A call leaves several objects or none; the few hundred are of clients of earlier tests, which end meanwhile.
-        assert garbage.total() < CALLS // 2, garbage
+        assert garbage.total() < CALLS // 10, garbage

@@ -46,7 +46,7 @@ def test_tasks_delays_and_remote_control(workers: Workers, name: str) -> None:
 
 def test_a_revoked_task_is_recalled_also_without_a_worker(workers: Workers, name: str) -> None:
     app = workers.app(name)
-    results = [add.apply_async((1, 1), countdown=seconds) for seconds in (2, 3600)]
+    results = [add.apply_async((1, 1), countdown=seconds) for seconds in (600, 3600)]
     for result in results:
         result.revoke()
         with pytest.raises(TaskRevokedError):

@@ -164,9 +164,10 @@ def test_an_asker_that_has_gone_does_no_harm(stage: Stage) -> None:
 
 def test_a_task_that_waits_for_its_time_can_be_revoked(stage: Stage) -> None:
     """#4300, mher/flower#608: it ran in spite of that."""
-    revoked = stage.send("begin", 100, countdown=2)
+    due = datetime.now(UTC) + timedelta(seconds=4)  # on a busy machine the revocation takes a while
+    revoked = stage.send("begin", 100, eta=due)
     stage.app.control.revoke(revoked)
-    stage.send("begin", 101, eta=datetime.now(UTC) + timedelta(seconds=3))
+    stage.send("begin", 101, eta=due + timedelta(seconds=0.5))
     stage.wait(lambda: 101 in stage.begun(), "the later task begins")
     assert 100 not in stage.begun()
 
