@@ -25,8 +25,9 @@ from cometmq.remoting.rpc_latency import RPC_LATENCY
 from cometmq.remoting.tls.options import TlsOptions
 from cometmq.remoting.tls.server import ServerTls
 
-_ROUNDS = 60
-"""Rounds of the event loop in which tasks do all that they can without the end of the turn."""
+_MOST_ROUNDS, _IDLE_ROUNDS = 60, 3
+"""Rounds of the event loop that tasks get for all that they can do without the end of the turn, and rounds without any
+work after which they have done it."""
 
 
 class Door:
@@ -106,12 +107,10 @@ class Endpoints(SideBySide):
     async def settle(self, of: object = None) -> dict[int, dict[int, bytes]]:
         """End the turn of both and compare what they have sent on each stream; return it."""
         for _ in range(2):
-            for _ in range(_ROUNDS):
-                await asyncio.sleep(0)
+            await let_tasks_work()
             for side in self.sides:
                 side.end_round()
-        for _ in range(_ROUNDS):
-            await asyncio.sleep(0)
+        await let_tasks_work()
         compiled, python = ([_by_stream(transport) for transport in door.transports] for door in self.doors)
         assert compiled == python, of
         closed = [[transport.is_closed for transport in door.transports] for door in self.doors]
@@ -125,6 +124,17 @@ class Endpoints(SideBySide):
         for door in self.doors:
             await door.stop()
         await self.stop()
+
+
+async def let_tasks_work() -> None:
+    """Let tasks do all that they can without the end of the turn."""
+    loop: Any = asyncio.get_running_loop()
+    idle = 0
+    for _ in range(_MOST_ROUNDS):
+        await asyncio.sleep(0)
+        idle = 0 if loop._ready else idle + 1
+        if idle == _IDLE_ROUNDS:
+            return
 
 
 def _by_stream(transport: Transport) -> dict[int, bytes]:
