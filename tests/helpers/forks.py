@@ -45,17 +45,20 @@ def start(
     cwd: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
     start_new_session: bool = False,
+    imported: Sequence[str] = (),
 ) -> subprocess.Popen[bytes]:
     """Start a command, as a fork when it is this Python with a module or a text that it is to run.
 
     A fork without a session of its own ends with the process that forks.
+
+    :param imported: modules that this process imports in place of those of all commands.
     """
     environment = dict(os.environ if env is None else env)
     options = tuple(takewhile(lambda word: word not in ("-m", "-c"), command[1:]))
     if command[0] == sys.executable and all(word in _OPTIONS for word in options):
         words = command[1 + len(options) :]
         data = json.dumps([words, environment, os.fspath(cwd or os.getcwd()), start_new_session]).encode()
-        requests, environment_there = _process_that_forks(options)
+        requests, environment_there = _process_that_forks(options, tuple(imported))
         if _read_at_start(environment) == environment_there and len(data) < _REQUEST_BYTES:
             return _Fork(requests, command, data, (stdin, stdout, stderr))
     return subprocess.Popen(
@@ -151,12 +154,12 @@ def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 @cache
-def _process_that_forks(options: tuple[str, ...]) -> tuple[socket.socket, dict[str, str]]:
+def _process_that_forks(options: tuple[str, ...], imported: tuple[str, ...]) -> tuple[socket.socket, dict[str, str]]:
     """Where it takes requests, and what it has read of its environment; it ends with this process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, *options, __file__],
+            [sys.executable, *options, __file__, *imported],
             stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,
             start_new_session=True,
@@ -249,7 +252,8 @@ if __name__ == "__main__":
     import pkgutil
     import runpy
 
-    for later in (
+    imported = sys.argv[1:]
+    for later in imported or (
         "rich.console",
         "rich.table",
         "uvloop",
@@ -259,7 +263,7 @@ if __name__ == "__main__":
     ):
         with contextlib.suppress(ImportError):
             importlib.import_module(later)
-    for room in ("messages", "admin", "servers"):
+    for room in () if imported else ("messages", "admin", "servers"):
         package = importlib.import_module(f"cometmq.cli.{room}")
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)

@@ -61,7 +61,7 @@ def lives(start_broker: StartBroker, connect_to: ConnectTo, clock: VirtualClock,
         await broker.stop()
         broker = await start_broker(archive_read=str(tmp_path / "lake"))
         await until(lambda: is_readable(broker))
-        clock.advance(DAY_MS / 1000 + 60)
+        await clock.skip(DAY_MS / 1000 + 60)
         return Archived(broker, await connect_to(broker), records, low, tmp_path / "lake", clock)
 
     return make
