@@ -144,22 +144,24 @@ def test_statuses_and_next_offsets(bench: StoreBench) -> None:
 
 
 @pytest.mark.skipif(CORE is None, reason="the compiled core is not installed")
-@pytest.mark.parametrize(("body_bytes", "chunks"), [(128, 1), (6_000, 20)])
+@pytest.mark.parametrize(
+    ("body_bytes", "count", "is_copied"),
+    [(128, 400, True), (1_024, 850, True), (1_024, 1_000, False), (6_000, 20, False)],
+)
 def test_many_small_records_between_others_are_one_copy(
-    bench: StoreBench, monkeypatch: pytest.MonkeyPatch, body_bytes: int, chunks: int
+    bench: StoreBench, monkeypatch: pytest.MonkeyPatch, body_bytes: int, count: int, is_copied: bool
 ) -> None:
-    """The answer has the same bytes as slices of the log."""
-    store = bench.open(mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=20_000)
-    count = 400 if chunks == 1 else chunks
+    """The answer has the same bytes as slices of the log. A larger one than a pull's by default stays slices."""
+    store = bench.open(mapped_file_size_commit_log=1 << 22, mapped_file_size_consume_queue=20_000)
     for _ in range(count):
         for queue_id in (0, 1):
             put(store, "TopicTest", queue_id, b"x" * body_bytes)
     store.batch.commit()
-    copied = store.get_message(store.queue("TopicTest", 1), 0, count)
-    assert (len(copied.chunks), copied.count) == (chunks, count)
+    copied = store.get_message(store.queue("TopicTest", 1), 0, count, max_bytes=2 << 20)
+    assert (len(copied.chunks), copied.count) == (1 if is_copied else count, count)
     assert copied.size > 64 * 1024
     monkeypatch.setattr(get_message, "CORE", None)
-    sliced = store.get_message(store.queue("TopicTest", 1), 0, count)
+    sliced = store.get_message(store.queue("TopicTest", 1), 0, count, max_bytes=2 << 20)
     assert len(sliced.chunks) == count
     assert b"".join(sliced.chunks) == b"".join(copied.chunks)
     assert sliced.next_begin_offset == copied.next_begin_offset == count

@@ -37,7 +37,11 @@ DEFAULT_MAX_BYTES: Final = 256 * 1024
 COPIED_BYTES_MAX: Final = 64 * 1024
 """Maximum size of a result that is copied into one chunk instead of being returned as slices of the log."""
 SMALL_RECORD_BYTES: Final = 4096
-"""If the first record has at most this size, results of the default size are copied too: slices would cost more."""
+"""If the first record has at most this size, larger results are copied too: slices would cost more."""
+COPIED_SMALL_BYTES_MAX: Final = 1024 * 1024
+"""Maximum size of such a result: the default of ``maxTransferBytesOnMessageInMemory``, which a pull of 1,024 records of
+1 KB fills.
+"""
 
 Ints = npt.NDArray[np.int64]
 
@@ -222,7 +226,7 @@ def _copied(
         raw,
         None if tag_codes is None else list(tag_codes),
         (segment.view, segment.start, log.min_offset, min(segment.end, log.position)),
-        (max_messages, max_bytes, DEFAULT_MAX_BYTES if size <= SMALL_RECORD_BYTES else COPIED_BYTES_MAX),
+        (max_messages, max_bytes, COPIED_SMALL_BYTES_MAX if size <= SMALL_RECORD_BYTES else COPIED_BYTES_MAX),
     )
     if found is None:
         return None
