@@ -1,1 +1,1 @@
-"""What the consumers that pop messages have in common: their base class, and how long they wait."""
+"""The common parts of consumers that pop messages: their base class, and the length of their first waits."""
