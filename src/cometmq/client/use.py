@@ -56,6 +56,18 @@ class Use:
         self._loop = None
         await self._instance.release()
 
+    def end_after(self, work: Coroutine[Any, Any, object]) -> None:
+        """Stop using the instance after background work; at once if the event loop ends before."""
+        self._finalizer.detach()
+        self._loop = None
+        self._instance.spawn(self._end_after(work), name=f"end of {self._name}")
+
+    async def _end_after(self, work: Coroutine[Any, Any, object]) -> None:
+        try:
+            await work
+        finally:
+            await self._instance.release()
+
     def _forgotten(self) -> None:
         """Clean up after a forgotten client; called by the garbage collector in any thread."""
         loop = self._loop

@@ -6,12 +6,11 @@ import asyncio
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.client.consumer.ordered_group import TOPIC, OrderedGroup
+from tests.client.consumer.ordered_group import OrderedGroup
 from tests.helpers.examples import run
 from tests.helpers.waiting import answered, until
 from tests.interop.systems import Deployment
@@ -75,40 +74,6 @@ async def test_a_member_that_leaves_hands_its_queues_over_at_once() -> None:
         await group.leave(one)
         await group.send(8)
         await group.all_done(within_s=10)
-
-
-@pytest.mark.parametrize("is_shared", [True, False], ids=["shared instance", "own instance"])
-async def test_a_member_that_leaves_while_a_call_runs_keeps_its_lock_until_the_call_has_ended(is_shared: bool) -> None:
-    async with OrderedGroup(queues=1) as group:
-        held, begun = asyncio.Event(), asyncio.Event()
-
-        async def listener(messages: Sequence[MessageExt]) -> None:
-            begun.set()
-            while not held.is_set():
-                with suppress(asyncio.CancelledError):
-                    await held.wait()
-
-        instance = ClientInstance(group.cluster.namesrv_address, client_id="leaving", clock=group.clock)
-        consumer = PushConsumer(group.name, listener, config=group.config, instance=instance)
-        await consumer.subscribe(TOPIC)
-        if is_shared:
-            instance.acquire()
-        await group.send(3)
-        await group.until_done(consumer.start())
-        await group.until_done(begun.wait())
-        await group.until_done(consumer.close())
-        next_one = await group.join()
-        await group.pass_time(20)
-        locks = group.cluster.broker(0).locks
-        queue = MessageQueue(TOPIC, "broker-0", 0)
-        assert locks.holder(group.name, queue) == "leaving"
-        assert not group.begun[0]
-        held.set()
-        await group.pass_time(2 if is_shared else 60)
-        assert locks.holder(group.name, queue) == next_one.name
-        await group.all_done(30)
-        if is_shared:
-            await group.until_done(instance.release())
 
 
 async def test_the_queues_of_a_killed_member_wait_until_its_locks_are_over() -> None:

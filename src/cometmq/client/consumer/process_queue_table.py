@@ -21,8 +21,9 @@ Invariants:
 * One member has at most one reader of a queue: ``_leaving`` keeps the task of a hand-over until it has ended.
 * An orderly member calls the listener and reports an offset only while it trusts its lock. Messages that it read under
   a lost lock are dropped, and read again under a new lock.
-* An orderly member unlocks a queue only after the running call has ended. A close waits at most ``handover_wait_s``;
-  if a call runs longer, the lock is released after the call (:meth:`ProcessQueueTable.release_held`).
+* An orderly member unlocks a queue only after the running call has ended. A close waits at most ``handover_wait_s``
+  and then cancels the call if it is a task; if the call runs longer, the lock is released after the call
+  (:meth:`ProcessQueueTable.release_held`), or expires.
 
 Fault model: a member that crashes reports nothing; the next reader continues at the crashed member's last report, which
 is at most ``persist_interval_s`` old, and consumes the later messages again. After a failed report, the next report
@@ -103,11 +104,14 @@ class ProcessQueueTable:
             await self.locks.stop()
 
     async def release_held(self) -> None:
-        """Wait for the calls still running in :attr:`held` queues, then unlock these queues."""
-        for process_queue in self.held:
-            await process_queue.idle()
-            if self.locks is not None and not self._instance.has_consumer(self._group):
-                await self.locks.release(process_queue.queue)
+        """Wait for the calls still running in :attr:`held` queues, and unlock each queue after its calls."""
+        await asyncio.gather(*map(self._release_after_calls, self.held))
+
+    async def _release_after_calls(self, process_queue: ProcessQueue) -> None:
+        await process_queue.idle()
+        if self.locks is not None and not self._instance.has_consumer(self._group):
+            await self.locks.release(process_queue.queue)
+        self.held.remove(process_queue)
 
     # --- changes ---
 

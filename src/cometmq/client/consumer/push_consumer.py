@@ -6,8 +6,9 @@ import asyncio
 import logging
 import math
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from cometmq.client.background import Background
 from cometmq.client.consumer.config import MessageModel, PushConfig
@@ -29,6 +30,7 @@ from cometmq.client.offsets import Offsets
 from cometmq.client.serialization import deserializer_of, place_of
 from cometmq.client.steps import Steps
 from cometmq.client.stop_signals import STOP_SIGNALS
+from cometmq.clock import wait_for
 from cometmq.message.message import MessageExt
 from cometmq.message.names import retry_topic
 from cometmq.remoting.admin_bodies import ConsumeMessageDirectlyResult, ConsumerRunningInfo
@@ -36,6 +38,11 @@ from cometmq.remoting.bodies import ConsumerData, MessageQueue, SubscriptionData
 from cometmq.remoting.security import Security
 
 log = logging.getLogger(__name__)
+
+_CANCELLED_S: Final = 1.0
+"""Number of seconds for which ``close`` waits for cancelled calls of an orderly consumer."""
+_LOCK_S: Final = 60.0
+"""Number of seconds after which a lock that is not renewed has expired at its broker."""
 
 
 class PushConsumer(GroupClient):
@@ -188,7 +195,14 @@ class PushConsumer(GroupClient):
         await self._closed.wait()  # another caller may be closing the consumer
 
     async def close(self) -> None:
-        """Finish running calls, report offsets, and leave the group. A second call returns immediately."""
+        """Finish running calls, report offsets, and leave the group. A second call returns immediately.
+
+        Calls that run longer than ``handover_wait_s`` are cancelled if the listener is ``async``. Their messages, and
+        those of calls in threads, which cannot be stopped, are delivered again to another member. An orderly consumer
+        unlocks a queue as soon as its call has ended. This may be after ``close``, if the call is in a thread or does
+        not end with its cancellation: the connections then stay open until it has ended. If the event loop ends
+        first, or the call takes very long, the lock expires at the broker within 60 s.
+        """
         if self._state != "running":
             return
         self._state = "closed"
@@ -204,23 +218,26 @@ class PushConsumer(GroupClient):
             self._stream.close()
         await self._table.close()
         self._service.close()
+        was_held = bool(self._table.held)
+        if was_held:
+            self.instance.drop_consumer(self.group)
+            with suppress(TimeoutError):
+                await wait_for(self.instance.clock, _CANCELLED_S, self._table.release_held())
         if self.trace is not None:
             await self.trace.close()
         await self._background.stop()
         if self._table.held:
-            self.instance.drop_consumer(self.group)
-            self.instance.spawn(self._unregister_later())
-        else:
+            self._use.end_after(self._unregister_later())
+            return
+        if not (was_held and self.instance.has_consumer(self.group)):
             await self.instance.remove(consumer_group=self.group)
         await self._use.end()
 
     async def _unregister_later(self) -> None:
-        """Leave the group after the last calls have ended, because leaving releases the member's locks.
-
-        If no other client uses the instance, it is already closed, and the locks expire.
-        """
-        await self._table.release_held()
-        if not self.instance.has_consumer(self.group):
+        """Leave the group after the last calls have ended or the locks have expired, since leaving releases locks."""
+        with suppress(TimeoutError):
+            await wait_for(self.instance.clock, _LOCK_S, self._table.release_held())
+        if not self.instance.has_consumer(self.group):  # another consumer of the group may use the instance by now
             await self.instance.remove(consumer_group=self.group)
 
     async def run(self) -> None:
