@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,6 +21,7 @@ from kombu.exceptions import ChannelError, OperationalError
 from tests.helpers.waiting import block_for, wait_for
 from tests.integrations.kombu.conftest import Connect
 
+from cometmq.broker.turn.targets import RefusedError
 from cometmq.client import (
     Admin,
     BrokerError,
@@ -33,6 +35,7 @@ from cometmq.client.dead_letters import Ledger, Selection, read_dead_letters, re
 from cometmq.client.simple.consumer import SimpleConsumer
 from cometmq.integrations.kombu import session
 from cometmq.remoting.bodies import MessageQueue
+from cometmq.remoting.codes import ResponseCode
 from cometmq.testing import Direction, SyncCluster
 
 STRANGE = ["a.b", "späß/队列", "with blank", "%41", "x" * 250, "TBW102", "a|b"]
@@ -525,6 +528,49 @@ def test_a_producer_waits_for_a_broker_that_restarts() -> None:
             channel.basic_get("restarting")
         again = connection.SimpleQueue("restarting")
         assert sorted(again.get(timeout=10).payload for _ in range(2)) == [0, 1]
+
+
+def test_a_producer_tries_again_while_a_broker_is_stopping(cluster: SyncCluster, connect: Connect) -> None:
+    queue = connect(send_timeout=0.2).SimpleQueue("stopping")
+    queue.put(0)
+    forbid(cluster, RefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is shutting down"))
+    with pytest.raises(OperationalError, match="the broker is shutting down"):
+        queue.put(1)
+    tries: list[BaseException] = []
+
+    def failed(error: BaseException, _interval: float) -> None:
+        tries.append(error)
+        if len(tries) == 3:
+            forbid(cluster, None)
+
+    policy = {"max_retries": 100, "interval_start": 0, "interval_step": 0, "errback": failed}
+    queue.producer.publish(2, retry=True, retry_policy=policy)
+    assert len(tries) == 3
+    again = connect().SimpleQueue("stopping")
+    assert [again.get(timeout=10).payload for _ in range(2)] == [0, 2]
+
+
+def test_a_send_waits_for_a_broker_that_is_stopping(
+    cluster: SyncCluster, connection: Connection, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kombu repeats a publication, but waits only while it cannot connect."""
+    failures: list[int] = []
+    pauses = SimpleNamespace(after=lambda count: failures.append(count) or 0.01)  # type: ignore[func-returns-value]
+    monkeypatch.setattr(session, "_PAUSES", pauses)
+    queue = connection.SimpleQueue(name)
+    queue.put("before")
+    forbid(cluster, RefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is shutting down"))
+    thread = threading.Thread(target=queue.put, args=("meanwhile",))
+    thread.start()
+    wait_for(lambda: failures, "a refusal")
+    forbid(cluster, None)
+    thread.join()
+    assert [queue.get(timeout=10).payload for _ in range(2)] == ["before", "meanwhile"]
+
+
+def forbid(cluster: SyncCluster, reason: RefusedError | None) -> None:
+    """Let the broker refuse messages from now on, or accept them again."""
+    cluster.run(lambda running: running.broker(0).turn.forbid(reason))
 
 
 @pytest.mark.parametrize("is_delayed", [False, True])

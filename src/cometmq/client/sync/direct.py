@@ -13,6 +13,7 @@ from typing import Final
 
 from cometmq.client.errors import refusal
 from cometmq.client.instance import ClientInstance
+from cometmq.client.retries import NOT_NOW
 from cometmq.client.send.config import ProducerConfig
 from cometmq.client.send.delivery import certainly_unsent
 from cometmq.client.send.encoding import SendEncoder
@@ -53,8 +54,8 @@ class DirectSender:
     def send(self, message: Message) -> bool:
         """Store a message; return false if nothing is stored and the event loop has to send it.
 
-        So it is if the route is not known, the broker is busy or has not accepted a connection a moment ago, another
-        thread is sending, the message is delayed, or requests need hooks or TLS.
+        So it is if the route is not known, the broker is busy, stops, or has not accepted a connection a moment ago,
+        another thread is sending, the message is delayed, or requests need hooks or TLS.
 
         :raises IllegalMessageError: no broker would accept the message.
         :raises BrokerError: the broker refuses it.
@@ -88,7 +89,7 @@ class DirectSender:
         if answer.code in STATUS_BY_CODE:
             return True
         error = refusal(address, answer.code, answer.remark, f"sending to topic {message.topic}")
-        if certainly_unsent(error):
+        if certainly_unsent(error) or error.code in NOT_NOW:
             return False
         raise error
 

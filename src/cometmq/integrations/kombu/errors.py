@@ -6,11 +6,10 @@ from typing import Final, NoReturn
 
 from kombu.exceptions import OperationalError
 
-from cometmq.client.errors import RemotingError, RouteNotFoundError, SendFailedError
+from cometmq.client.errors import ClientError, RemotingError, RouteNotFoundError, SendFailedError
+from cometmq.client.retries import NOT_NOW
 from cometmq.errors import CometMQError
 
-CONNECTION_ERRORS: Final = (RemotingError, RouteNotFoundError, SendFailedError)
-"""Errors after which Kombu connects again and repeats a request; Kombu raises ``OperationalError`` when it gives up."""
 _NAMES: Final = (
     ("set trust_cert_path", "set ca_certs in broker_use_ssl"),
     ("check_host=False", "check_hostname=False"),
@@ -22,6 +21,14 @@ _NAMES: Final = (
 
 class RefusedError(OperationalError):
     """A request was refused, and would be refused again; ``__cause__`` is CometMQ's error."""
+
+
+class NotNowError(RefusedError):
+    """A broker is stopping, has no room, or has too much to do; the request may be repeated."""
+
+
+CONNECTION_ERRORS: Final = (RemotingError, RouteNotFoundError, SendFailedError, NotNowError)
+"""Errors after which Kombu connects again and repeats a request; Kombu raises ``OperationalError`` when it gives up."""
 
 
 def worded(error: CometMQError) -> CometMQError:
@@ -36,8 +43,14 @@ def raise_to_kombu(error: CometMQError) -> NoReturn:
     """Raise an error to Kombu, which handles some of CometMQ's, and whose users know its own.
 
     :raises CometMQError: one of ``CONNECTION_ERRORS``.
+    :raises NotNowError: a broker that answers cannot do it now.
     :raises RefusedError: any other error.
     """
     if isinstance(worded(error), CONNECTION_ERRORS):
         raise error
-    raise RefusedError(str(error)) from error
+    raise (NotNowError if is_not_now(error) else RefusedError)(str(error)) from error
+
+
+def is_not_now(error: CometMQError) -> bool:
+    """Return whether a broker stores nothing now, and may do so in a moment."""
+    return isinstance(error, ClientError) and error.code in NOT_NOW
