@@ -28,9 +28,7 @@ MAX_CONSUMER_STATUS_BYTES: Final = 4 * 1024 * 1024
 QUEUES_PER_SLICE: Final = 512
 """Number of queues read in one round of the loop for a response about a topic."""
 LAGS_PER_ANSWER: Final = 100_000
-"""Number of queues whose lag one metrics scrape reads, in addition to the queues of the groups that are furthest
-behind.
-"""
+"""Number of queues whose lag one metrics scrape reads, besides those of the groups that are furthest behind."""
 LAGS_SLICE_SECONDS: Final = 0.005
 """Maximum time in one round of the loop for reading how old the next message of each group is."""
 AGES_PER_ANSWER: Final = 1_000
@@ -47,6 +45,10 @@ CLIENTS_PER_SLICE: Final = 100
 """Number of client groups that are added or removed in one round of the loop (1 to 2 ms)."""
 LARGE_HEARTBEAT_BYTES: Final = 4 * 1024
 """Size above which heartbeats are handled one by one in later rounds of the loop."""
+SHORT_HEARTBEAT_GROUPS: Final = 8
+"""Maximum number of groups in a heartbeat that is handled immediately (about 20 µs)."""
+SHORT_HEARTBEATS_PER_ROUND: Final = 128
+"""Maximum number of heartbeats that are handled immediately in one round of the loop; the others share its slices."""
 STATS_ITEMS_PER_SLICE: Final = 10_000
 """Number of statistics items that are checked for idleness in one round of the loop (6 ms)."""
 TABLE_ROWS_PER_SLICE: Final = 1_000
@@ -218,12 +220,12 @@ LARGE_GROUP_MEMBERS: Final = 50
 """Number of members above which a group rests after its notices."""
 NOTICES_REST_SECONDS: Final = 0.0001
 """Time that a large group rests for each of its members: a group causes at most 10,000 notices per second."""
+SMALL_GROUPS_REST_SECONDS: Final = 0.0004
+"""Time that the other groups rest for each of their notices if there are many: they cause at most 2,500 per second."""
 MAX_NOTICES_REST_SECONDS: Final = 1.0
-"""Maximum time that a large group rests; Java's clients, too, rebalance at most once per second."""
+"""Maximum time that a group rests; Java's clients, too, rebalance at most once per second."""
 MAX_HEARTBEAT_GROUPS: Final = 1_000
-"""Maximum number of groups in a heartbeat, and of topics in a group, since each adds an entry to a configuration
-file.
-"""
+"""Maximum number of groups in a heartbeat, and of topics in a group; each adds an entry to a configuration file."""
 MAX_HEARTBEAT_BYTES: Final = 1024 * 1024
 """Maximum size of the body of a heartbeat, enough for 4,000 subscriptions of 250 bytes."""
 MAX_CHECK_CLIENT_BYTES: Final = 128 * 1024

@@ -18,8 +18,9 @@ from tests.helpers.waiting import until
 
 import cometmq.broker.clients.client_manage
 import cometmq.broker.tables.clients
+from cometmq.broker.clients.client_manage import FEW_NOTICES
 from cometmq.broker.controller import Broker
-from cometmq.broker.limits import CLIENTS_PER_SLICE, LARGE_GROUP_MEMBERS
+from cometmq.broker.limits import CLIENTS_PER_SLICE, LARGE_GROUP_MEMBERS, SMALL_GROUPS_REST_SECONDS
 from cometmq.broker.tables.journaled_file import JournaledFile
 from cometmq.fastjson import loads
 from cometmq.proxy.backend.local import LocalConnection
@@ -32,8 +33,8 @@ from cometmq.store.table_journal import TableJournal
 from cometmq.testing import VirtualClock, settle
 
 
-def subscribed(**fields: Any) -> ConsumerData:
-    return ConsumerData(group_name="g", subscription_data_set=[SubscriptionData(topic="T", **fields)])
+def subscribed(group: str = "g", **fields: Any) -> ConsumerData:
+    return ConsumerData(group_name=group, subscription_data_set=[SubscriptionData(topic="T", **fields)])
 
 
 async def members(wire: Wire, group: str = "g") -> list[str]:
@@ -307,13 +308,16 @@ async def test_members_of_groups_are_bounded(broker: Broker, connect: Connect, m
 
 
 async def test_who_leaves_many_groups_has_their_notices_sent_over_turns_and_each_once(
-    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, connect: Connect, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = [ConsumerData(group_name=f"g{number}") for number in range(100)]
     body = encode_body(HeartbeatData(client_id="c", consumer_data_set=data, producer_data_set=[]))
     for _ in range(20):
         await beat(await connect(), body)
     await settle()
+    for _ in range(3):
+        clock.advance(1)
+        await settle()
     leaving, back = list(broker.clients.consumers.groups["g0"].channels)[:2]
     written = 0
     write = ServerConnection.write
@@ -380,6 +384,41 @@ async def test_thousands_of_members_that_join_at_once_get_few_notices_each(
         clients.consumers.unregister("g", connection)
     clock.advance(1)
     assert notified == Counter(joined) + Counter(joined[1_000:])
+
+
+async def test_members_of_many_groups_that_join_at_once_get_few_notices_each(
+    broker: Broker, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a restart, when the members of all groups come in any order."""
+    notified = 0
+
+    def count(_to: ServerConnection, *_chunks: bytes) -> None:
+        nonlocal notified
+        notified += 1
+
+    def join(group: str) -> None:
+        connection = ServerConnection(broker.server)
+        clients.consumers.register(subscribed(group), clients.channel(connection, "c", "JAVA", 1))
+
+    clients = broker.clients
+    monkeypatch.setattr(ServerConnection, "write", count)
+    groups = [f"g{number}" for number in range(40)]
+    for _ in range(LARGE_GROUP_MEMBERS):
+        for group in groups:
+            join(group)
+        await settle()
+        clock.advance(0.005)
+    members = len(groups) * LARGE_GROUP_MEMBERS
+    usual = FEW_NOTICES + LARGE_GROUP_MEMBERS * 0.005 / SMALL_GROUPS_REST_SECONDS
+    assert notified <= usual + members, "all are told once after each rest; at each join, they would be 51,000 notices"
+    clock.advance(1)
+    await settle()
+    clock.advance(1)
+    notified = 0
+    for group in groups[:10]:
+        join(group)
+    assert notified == 10 * (LARGE_GROUP_MEMBERS + 1), "after a quiet time they are notified at once"
+    assert clients.consumers.members == members + 10
 
 
 async def test_consumers_of_grpc_take_no_notices(broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:

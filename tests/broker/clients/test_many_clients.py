@@ -14,6 +14,7 @@ from tests.broker.heartbeats import beat, heartbeat
 from tests.broker.wire import Connect, Wire, pull_header
 from tests.helpers.waiting import until
 
+import cometmq.broker.clients.client_manage
 import cometmq.broker.slices
 import cometmq.broker.tables.clients
 from cometmq.broker.controller import Broker
@@ -325,7 +326,8 @@ async def test_expressions_of_many_groups_are_compiled_over_many_turns(broker: B
 async def test_others_are_answered_while_hundreds_of_clients_join_at_once(
     broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a broker's start; here each turn has time for one of them."""
+    """As after a broker's start; here each turn has time for two of them."""
+    monkeypatch.setattr(cometmq.broker.clients.client_manage, "SHORT_HEARTBEATS_PER_ROUND", 1)
     monkeypatch.setattr(cometmq.broker.slices, "SLICES_SECONDS", 1e-9)
     wires = [await connect() for _ in range(200)]
     other = await connect()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final
@@ -23,12 +24,15 @@ from cometmq.broker.limits import (
     MAX_NOTICES_REST_SECONDS,
     MAX_SUBSCRIPTION_CHARS,
     NOTICES_REST_SECONDS,
+    SHORT_HEARTBEAT_GROUPS,
+    SHORT_HEARTBEATS_PER_ROUND,
+    SMALL_GROUPS_REST_SECONDS,
 )
 from cometmq.broker.pull.consumer_filters import ConsumerFilterManager, is_tag_type
 from cometmq.broker.pull.filters import SubscriptionError, not_supported_remark, parse_sql
 from cometmq.broker.slices import Steps, batches, run_in_slices
-from cometmq.broker.tables.clients import ConsumerManager
-from cometmq.broker.tables.consumer_group import ConsumerGroup, selection_chars
+from cometmq.broker.tables.clients import ClientRegistry, ConsumerManager
+from cometmq.broker.tables.consumer_group import ClientChannel, ConsumerGroup, selection_chars
 from cometmq.clock import Clock
 from cometmq.limits import MAX_CLIENT_ID_CHARS
 from cometmq.message.names import check_group, check_topic, retry_topic
@@ -47,6 +51,8 @@ from cometmq.remoting.server_connection import ServerConnection
 
 _log = logging.getLogger(__name__)
 
+FEW_NOTICES: Final = 500
+"""Number of notices after which small groups rest for longer than a round."""
 _NO_ROOM: Final = "this broker already has the maximum number of groups and subscriptions"
 
 
@@ -71,6 +77,8 @@ class ClientManageProcessor:
     def __init__(self, broker: BrokerContext, filters: ConsumerFilterManager) -> None:
         self._broker = broker
         self._filters = filters
+        self._handled = 0
+        """Number of heartbeats that were handled immediately in this round."""
         self._notices = GroupNotices(broker.clients.consumers, broker.at_end_of_round, clock=broker.clock)
         broker.clients.consumers.on_change.append(self._notify)
 
@@ -81,28 +89,69 @@ class ClientManageProcessor:
     )
     def heartbeat(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Response | None:
         """Register or refresh a client's producers and consumers; if it has many groups, over several rounds."""
-        steps = self._heartbeat(connection, request, body)
+        is_large = len(body) > LARGE_HEARTBEAT_BYTES
+        if is_large:
+            steps = self._decode_in_slices(connection, request, body)
+        else:
+            try:
+                data = decode_request(HeartbeatData, body, MAX_HEARTBEAT_BYTES)
+            except BodyError as error:
+                return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
+            if self._may_handle_now and _is_short(data):
+                return self._handle_now(connection, request, data)
+            steps = self._in_slices(connection, request, data)
         return run_in_slices(
             connection,
             request,
             steps,
-            at_once=len(body) <= LARGE_HEARTBEAT_BYTES,
+            at_once=not is_large,
             before_answer=partial(self._broker.tables.answer_if_changed, self._broker.tables.changes),
         )
 
-    def _heartbeat(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Steps:
+    @property
+    def _may_handle_now(self) -> bool:
+        """True until the short heartbeats of this round have used their time."""
+        return self._handled < SHORT_HEARTBEATS_PER_ROUND
+
+    def _end_round(self) -> None:
+        self._handled = 0
+
+    def _handle_now(self, connection: ServerConnection, request: Request[Any], data: HeartbeatData) -> Response | None:
+        """Handle a short heartbeat: thousands of clients send one when a broker has started."""
+        if not self._handled:
+            self._broker.at_end_of_round(self._end_round)
+        self._handled += 1
+        tables = self._broker.tables
+        changes = tables.changes
+        response = self._refusal(connection, data)
+        if response is None:
+            clients = self._broker.clients
+            channel = clients.channel(connection, data.client_id, _language(request), request.version)
+            for consumer in data.consumer_data_set:
+                self._register(consumer, channel)
+                if self._filters.concerns(consumer.group_name, consumer.subscription_data_set):
+                    self._filters.register(consumer.group_name, consumer.subscription_data_set)
+            for producer in data.producer_data_set:
+                clients.producers.register(producer.group_name, channel)
+            response = Response()
+        if tables.changes == changes:
+            return response
+        tables.answer_if_changed(changes, partial(connection.respond, request, response))
+        return None
+
+    def _decode_in_slices(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Steps:
         try:
             data = decode_request(HeartbeatData, body, MAX_HEARTBEAT_BYTES)
         except BodyError as error:
             return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
-        wrong = _find_fault(data)
-        if len(body) > LARGE_HEARTBEAT_BYTES:
-            yield
+        yield
+        return (yield from self._in_slices(connection, request, data))
+
+    def _in_slices(self, connection: ServerConnection, request: Request[Any], data: HeartbeatData) -> Steps:
+        refusal = self._refusal(connection, data)
+        if refusal is not None:
+            return refusal
         clients = self._broker.clients
-        if wrong is None and not clients.has_room(data, connection):
-            wrong = _NO_ROOM
-        if wrong is not None:
-            return Response(ResponseCode.SYSTEM_ERROR, remark=wrong)
         channel = clients.channel(connection, data.client_id, _language(request), request.version)
         size, is_first_slice = 0, True
         for consumer in data.consumer_data_set:
@@ -113,8 +162,7 @@ class ClientManageProcessor:
             if not is_first_slice and not clients.consumers.has_room([consumer], connection):
                 # other clients have registered in the meantime
                 return Response(ResponseCode.SYSTEM_ERROR, remark=_NO_ROOM)
-            self._create_retry_topic(consumer)
-            clients.consumers.register(consumer, channel)
+            self._register(consumer, channel)
             yield from self._filters.register_in_slices(consumer.group_name, consumer.subscription_data_set)
         for producers in batches(data.producer_data_set, CLIENTS_PER_SLICE):
             if len(data.consumer_data_set) + len(data.producer_data_set) > CLIENTS_PER_SLICE:
@@ -125,6 +173,18 @@ class ClientManageProcessor:
             for name in names:
                 clients.producers.register(name, channel)
         return Response()
+
+    def _refusal(self, connection: ServerConnection, data: HeartbeatData) -> Response | None:
+        """Return the response to a heartbeat that is refused, or ``None`` if it is accepted."""
+        clients = self._broker.clients
+        wrong = _find_fault(data, clients)
+        if wrong is None and not clients.has_room(data, connection):
+            wrong = _NO_ROOM
+        return None if wrong is None else Response(ResponseCode.SYSTEM_ERROR, remark=wrong)
+
+    def _register(self, consumer: ConsumerData, channel: ClientChannel) -> None:
+        self._create_retry_topic(consumer)
+        self._broker.clients.consumers.register(consumer, channel)
 
     def _create_retry_topic(self, consumer: ConsumerData) -> None:
         """Create a group and its retry topic, since every consumer requests the retry topic's route."""
@@ -188,8 +248,9 @@ class GroupNotices:
     If a group changes again before its notices are sent, its members are notified only once. Each round of the loop
     sends only a few notices, since a client that leaves hundreds of groups with hundreds of members each causes many.
     After its notices, a group rests: a small one until the end of the round, a large one for a time that grows with the
-    number of its members. Its changes in this time cause one notice for each member, so thousands of members that join
-    at once do not cause millions of notices.
+    number of its members. Small groups rest for longer after many notices, as when all clients come back after a
+    restart. The changes of a group in this time cause one notice for each member, so thousands of members that join at
+    once do not cause millions of notices.
 
     :param at_end_of_round: calls a function at the end of this round.
     """
@@ -204,7 +265,11 @@ class GroupNotices:
         self._resting: dict[str, bool] = {}
         """Groups that rest, and whether they have changed meanwhile."""
         self._small: list[str] = []
-        """The groups among them that rest until the end of this round."""
+        """The small groups among them, which rest together."""
+        self._paid_until = -math.inf
+        """Time in monotonic seconds at which the notices that were sent amount to the usual number in a second."""
+        self._small_rest_until = 0.0
+        """Time at which the rest of the small groups ends at the latest."""
         self._work: Iterator[None] | None = None
         """Notices to be sent in a later round."""
 
@@ -255,11 +320,20 @@ class GroupNotices:
             rest_s = min(members * NOTICES_REST_SECONDS, MAX_NOTICES_REST_SECONDS)
             self._clock.call_later(rest_s, self._have_rested, [group.name])
             return
+        now = self._clock.monotonic()
+        free_from = now - FEW_NOTICES * SMALL_GROUPS_REST_SECONDS
+        self._paid_until = max(self._paid_until, free_from) + members * SMALL_GROUPS_REST_SECONDS
         if not self._small:
+            self._small_rest_until = now + MAX_NOTICES_REST_SECONDS
             self._at_end_of_round(self._small_have_rested)
         self._small.append(group.name)
 
     def _small_have_rested(self) -> None:
+        now = self._clock.monotonic()
+        rest_s = min(self._paid_until, self._small_rest_until) - now
+        if rest_s > 0:
+            self._clock.call_later(rest_s, self._small_have_rested)
+            return
         small, self._small = self._small, []
         self._have_rested(small)
 
@@ -280,18 +354,31 @@ def _filter_chars(consumer: ConsumerData) -> int:
     return sum(len(sub.sub_string) for sub in consumer.subscription_data_set if not is_tag_type(sub.expression_type))
 
 
-def _find_fault(data: HeartbeatData) -> str | None:
-    """Return why a heartbeat is refused, or ``None`` if it is accepted."""
+def _is_short(data: HeartbeatData) -> bool:
+    """Return whether a heartbeat is handled in a fraction of a millisecond: few groups, and no SQL92 expressions."""
+    consumers = data.consumer_data_set
+    return len(consumers) + len(data.producer_data_set) <= SHORT_HEARTBEAT_GROUPS and not any(
+        map(_filter_chars, consumers)
+    )
+
+
+def _find_fault(data: HeartbeatData, clients: ClientRegistry) -> str | None:
+    """Return why a heartbeat is refused, or ``None`` if it is accepted. What other members have sent is not checked
+    again.
+    """
     if len(data.client_id) > MAX_CLIENT_ID_CHARS:
         return f"the clientID is longer than {MAX_CLIENT_ID_CHARS} characters"
     if len(data.consumer_data_set) + len(data.producer_data_set) > MAX_HEARTBEAT_GROUPS:
         return f"a heartbeat may contain at most {MAX_HEARTBEAT_GROUPS} groups"
     for producer in data.producer_data_set:
-        wrong = check_group(producer.group_name)
+        wrong = None if producer.group_name in clients.producers.groups else check_group(producer.group_name)
         if wrong is not None:
             return wrong
     filter_chars = 0
     for consumer in data.consumer_data_set:
+        if clients.consumers.repeats(consumer):
+            filter_chars += _filter_chars(consumer)
+            continue
         wrong = check_group(consumer.group_name)
         if wrong is not None:
             return wrong

@@ -148,6 +148,10 @@ class ConsumerFilterManager:
         return None if topics is None else topics.get(topic)
 
     # --- changes ------------------------------------------------------------------------------
+    def concerns(self, group: str, subscriptions: Iterable[SubscriptionData]) -> bool:
+        """Return whether :meth:`register` may change anything: the group has filters, or these are not tags."""
+        return group in self._topics_of or not all(is_tag_type(one.expression_type) for one in subscriptions)
+
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
         """Register the subscriptions in a heartbeat. The group and topic names must have been checked."""
         finish(self.register_in_slices(group, subscriptions))

@@ -96,6 +96,11 @@ class ConsumerManager:
         """Return the groups that currently subscribe to a topic (``queryTopicConsumeByWho``)."""
         return {name for name, group in self._groups.items() if topic in group.subscriptions}
 
+    def repeats(self, data: ConsumerData) -> bool:
+        """Return whether a heartbeat contains only what other members of its group have sent."""
+        group = self._groups.get(data.group_name)
+        return group is not None and group.repeats(data)
+
     def has_room(self, consumers: Iterable[ConsumerData], connection: ServerConnection) -> bool:
         """Return whether the limits allow all consumers in a heartbeat."""
         groups = members = chars = 0
@@ -120,18 +125,20 @@ class ConsumerManager:
             group = self._groups[data.group_name] = ConsumerGroup(
                 data.group_name, data.consume_type, data.message_model, data.consume_from_where, {}, {}
             )
-        group.consume_type = data.consume_type
-        group.message_model = data.message_model
-        group.consume_from_where = data.consume_from_where
         before = group.channels.get(channel.connection)
         joined = before is None
         self._beats.enter(channel, before)
-        if len(group.channels) > (not joined):  # the group has other members
-            _warn_of_contradiction(group, data)
+        subscribed = False
+        if not group.repeats(data):
+            if len(group.channels) > (not joined):  # the group has other members
+                _warn_of_contradiction(group, data)
+            group.consume_type = data.consume_type
+            group.message_model = data.message_model
+            group.consume_from_where = data.consume_from_where
+            subscribed = not group.has_applied(data.subscription_data_set) and self._subscribe(group, data)
         self._members += joined
         group.channels[channel.connection] = channel
         self._names_of.add(channel.connection, data.group_name)
-        subscribed = not group.has_applied(data.subscription_data_set) and self._subscribe(group, data)
         if joined:
             _notify_listeners(self.on_move, data.group_name, channel, True)
         if subscribed or joined:

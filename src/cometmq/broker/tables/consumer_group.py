@@ -82,6 +82,31 @@ class ConsumerGroup(msgspec.Struct, eq=False):
             (old := known.get(one.topic)) is not None and old.sub_version >= one.sub_version for one in subscriptions
         )
 
+    def repeats(self, data: ConsumerData) -> bool:
+        """Return whether a heartbeat contains only what other members have sent, so that it needs no checks and changes
+        nothing. The version of a subscription may be older: Java's clients set it to their time of start.
+        """
+        known, subscriptions = self.subscriptions, data.subscription_data_set
+        if (
+            len(known) != len(subscriptions)
+            or self.consume_type != data.consume_type
+            or self.message_model != data.message_model
+            or self.consume_from_where != data.consume_from_where
+        ):
+            return False
+        for one in subscriptions:
+            old = known.get(one.topic)
+            if (
+                old is None
+                or old.sub_version < one.sub_version
+                or old.sub_string != one.sub_string
+                or old.expression_type != one.expression_type
+                or old.tags_set != one.tags_set
+                or old.code_set != one.code_set
+            ):
+                return False
+        return len(known) == 1 or _topics(subscriptions) == len(known)
+
 
 def _topics(subscriptions: Collection[SubscriptionData]) -> int:
     """Return the number of topics, which a faulty client may name several times."""
