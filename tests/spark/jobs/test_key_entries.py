@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import zlib
 from collections import Counter
 from collections.abc import Sequence
@@ -14,13 +15,16 @@ import pytest
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cometmq.archive.files import DataFile
 from cometmq.spark.archives.files import QueueWriter, Uploads
 from cometmq.spark.jobs import key_entries
-from cometmq.spark.jobs.key_entries import BUCKETS, Counts, NewMessages, count_new, make_blocks, write_buckets
+from cometmq.spark.jobs.key_entries import BUCKETS, Counts, NewMessages, Queues, count_new, make_blocks, write_buckets
+from cometmq.spark.jobs.key_index import _places
+from cometmq.spark.jobs.task_files import write_file
 from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.records.queues import Queue
 from cometmq.storage import Storage, open_storage
@@ -168,3 +172,24 @@ def test_what_does_not_fit_into_memory_is_sorted_on_the_disk(
     assert not list(spool.iterdir())
     assert bool(parts) == (sorted_bytes < 1 << 30)
     assert all(given == {"dir": str(spool)} for given in parts)
+
+
+def test_the_oldest_messages_of_a_key_are_found_in_little_memory(tmp_path: Path) -> None:
+    """A key may have millions of messages."""
+    storage, queues, rows = open_storage(tmp_path), Queues([Queue("T", "b", 0)]), 100_000
+    for number in range(2):
+        times = np.random.default_rng(number).permutation(rows) * 2 + number
+        columns = [["hot"] * rows, np.zeros(rows, np.int32), np.arange(rows), times]
+        entries = pa.RecordBatch.from_arrays([pa.array(of) for of in columns], schema=key_entries._ENTRIES)
+        write_file(storage, f"{number}.parquet", [queues.rows(entries)])
+    paths = ["0.parquet", "1.parquet"]
+    _places(storage, paths, "T", "hot", 1)  # imports what it needs
+    tracemalloc.start()
+    try:
+        found = _places(storage, paths, "T", "hot", 1000)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [place["storeTimestamp"] for place in found] == [*range(1000)]
+    assert peak < 5_000_000
+    assert _places(storage, paths, "T", "cold", 1000) == []

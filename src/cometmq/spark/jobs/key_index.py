@@ -252,7 +252,7 @@ def find_by_key(
         raise OptionError(f"{index} has no key index", next_step="create one: cometmq pipeline key-index")
     bucket = bucket_of(topic, key)
     files = [path for number in sorted(runs) for path in _files_of(indexes, number, runs[number], bucket)]
-    places = _places(indexes, files, topic, key)[: min(limit, MAX_FOUND)]
+    places = _places(indexes, files, topic, key, min(limit, MAX_FOUND))
     if not places:
         return []
     files_of, reached = log.files(), log.next_offsets()
@@ -265,22 +265,31 @@ def find_by_key(
     return found
 
 
-def _places(index: Storage, files: list[str], topic: str, key: str) -> list[dict[str, Any]]:
-    """Return the entries of a key in the given files, oldest first."""
+def _places(index: Storage, files: list[str], topic: str, key: str, limit: int) -> list[dict[str, Any]]:
+    """Return up to ``limit`` entries of a key in the given files, oldest first. A key may have millions."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
+    import pyarrow.dataset as ds
 
-    def entries_in(path: str) -> list[dict[str, Any]]:
-        columns = ["topic", "brokerName", "queueId", "queueOffset", "storeTimestamp"]
-        wanted = [("topic", "=", topic), ("key", "=", key)]
-        table = pq.read_table(index.open_reader(path), columns=columns, filters=wanted, partitioning=None)
-        moments = table.column("storeTimestamp").cast(pa.timestamp("us", "UTC"))  # Spark has written nanoseconds
-        rows: list[dict[str, Any]] = table.set_column(4, "storeTimestamp", moments.cast(pa.int64())).to_pylist()
-        return rows
+    columns = ["topic", "brokerName", "queueId", "queueOffset", "storeTimestamp"]
+    wanted = (ds.field("topic") == topic) & (ds.field("key") == key)
+
+    def oldest(parts: list[pa.Table]) -> pa.Table:
+        return pa.concat_tables(parts).sort_by("storeTimestamp").slice(0, limit)
+
+    def entries_in(path: str) -> pa.Table | None:
+        found: pa.Table | None = None
+        file = ds.ParquetFileFormat().make_fragment(index.open_reader(path))
+        for batch in file.to_batches(columns=columns, filter=wanted):
+            table = pa.Table.from_batches([batch])
+            moments = table.column("storeTimestamp").cast(pa.timestamp("us", "UTC"))  # Spark has written nanoseconds
+            table = table.set_column(4, "storeTimestamp", moments.cast(pa.int64()))
+            found = oldest([table] if found is None else [found, table])
+        return found
 
     with ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
-        found = [place for places in threads.map(entries_in, files) for place in places]
-    return sorted(found, key=lambda place: place["storeTimestamp"])
+        found = [table for table in threads.map(entries_in, files) if table is not None]
+    places: list[dict[str, Any]] = oldest(found).to_pylist() if found else []
+    return places
 
 
 def _runs(index: Storage) -> dict[int, _Indexed]:
