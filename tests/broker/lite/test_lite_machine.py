@@ -53,6 +53,7 @@ class Model:
         return self.got is not None and self.due > now_ms and not (attempt and attempt == self.attempt)
 
     def is_dying(self, now_ms: int) -> bool:
+        """Whether it ends as a dead letter if it is the first one."""
         return self.times >= MOST_RETRIES and self.due <= now_ms
 
     def is_over(self, now_ms: int) -> bool:
@@ -63,7 +64,7 @@ class Model:
 def is_open(left: list[Model], now_ms: int, attempt: str) -> bool:
     """Whether a pop may return messages of a lite topic: none is locked, and none must be ended first."""
     handed = [model for model in left if model.got]
-    ends = any(model.is_dying(now_ms) or model.is_over(now_ms) for model in [*handed, *left[:1]])
+    ends = any(model.is_over(now_ms) for model in [*handed, *left[:1]]) or any(m.is_dying(now_ms) for m in left[:1])
     return not ends and not any(model.locks(now_ms, attempt) for model in left)
 
 
@@ -201,7 +202,8 @@ class LiteMachine(BrokerMachine):
             for model, message in zip(left, messages, strict=False):
                 assert not model.is_over(now_ms), f"the life of {message} has ended"
                 again = bool(attempt) and model.attempt == attempt
-                assert message.times == (model.times + (not again) if model.got else 0), f"deliveries of {message}"
+                counts = model.got is not None and model is left[0] and not again
+                assert message.times == max(model.times + counts, 0), f"deliveries of {message}"
                 if model.got is not None:
                     self.old.append((client, model.got))
                 model.times, model.got, model.attempt = message.times, message, attempt
@@ -218,15 +220,21 @@ class LiteMachine(BrokerMachine):
         for (group, lite), left in self.left.items():
             progress = self.running.lite.progress.find(PARENT, group)
             flight = None if progress is None else progress.flights.get(index.find(lite))
-            for model in [model for model in left if model.is_dying(now_ms) or model.is_over(now_ms)]:
+            first = left[0] if left else None
+            for model in [model for model in left if model.is_over(now_ms) or model is first]:
+                is_dying = model is first and model.is_dying(now_ms)
+                if not (is_dying or model.is_over(now_ms)):
+                    continue
                 if model.got is None:
                     is_gone = progress is not None and progress.next_offset(index.find(lite)) > model.offset
                 else:
                     is_gone = flight is None or model.offset not in flight.messages
                 if is_gone:
                     left.remove(model)
-                    if model.is_dying(now_ms):
+                    if is_dying:
                         (self.may_be_dead if model.is_over(now_ms) else self.dead)[group].append(model.body)
+            if left and left[0] is not first and left[0].got is not None:
+                left[0].times = max(left[0].times - 1, -1)  # the first one has just ended, and this one not begun
 
     def handed_out(self) -> list[tuple[str, str, Model]]:
         return [(group, lite, model) for (group, lite), left in self.left.items() for model in left if model.got]
