@@ -8,12 +8,13 @@ from typing import Any, cast
 import pytest
 from tests.broker.replication.following import connect, copied, replicated
 from tests.broker.wire import Wire
+from tests.helpers.calls import calls_of_longest
 from tests.helpers.request_hooks import add_hooks
 
 import cometmq.broker.replication.table_changes
 from cometmq.broker.limits import OFFSET_PARTS, TABLE_ROWS_PER_SLICE
 from cometmq.broker.replication.table_changes import MasterTables, TableChanges, TableChangesProcessor
-from cometmq.broker.tables.offset_table import WHOLE
+from cometmq.broker.tables.offset_table import WHOLE, OffsetTable
 from cometmq.remoting.bodies import BodyError, SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.processors import Request, Response, RpcHook
@@ -83,6 +84,12 @@ async def test_what_did_not_change_is_not_sent_again_and_a_change_is_there_withi
     await clock.run_for(1.1)
     assert_same(large)
     assert max(size for _, size in given) < 500, given
+
+
+def test_many_removed_rows_are_looked_up_in_short_steps() -> None:
+    names = {f"T{number}@g" for number in range(20_000)}
+    steps = TableChangesProcessor(cast(Any, None))._rows("mark", names, OffsetTable(), None)
+    assert calls_of_longest(steps) < 10_000
 
 
 async def test_a_topic_that_the_slave_noted_by_itself_is_the_masters_again(large: Cluster) -> None:
@@ -201,7 +208,7 @@ async def test_no_turn_of_the_master_has_more_than_a_slice(large: Cluster) -> No
 
 
 def _slices(table: Any) -> list[dict[str, Any]]:
-    return list(cometmq.broker.replication.table_changes._slices(list(table), table))
+    return list(cometmq.broker.replication.table_changes._slices(list(table), table, []))
 
 
 async def test_all_offsets_come_in_parts_and_what_the_master_has_no_more_goes(pair: Cluster) -> None:

@@ -23,7 +23,7 @@ import msgspec
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import MAX_LIST_BYTES, OFFSET_PARTS, SLAVE_TABLE_SECONDS, TABLE_ROWS_PER_SLICE
 from cometmq.broker.replication.frames import ReplicationError
-from cometmq.broker.slices import Steps, batches, run_in_slices
+from cometmq.broker.slices import Slice, Steps, batches, run_in_slices
 from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
 from cometmq.broker.tables.offset_table import WHOLE, Part
 from cometmq.broker.tables.queue_offsets import QueueOffsets
@@ -100,14 +100,15 @@ class TableChangesProcessor:
     def _offsets(self, mark: str, part: Part) -> Steps:
         """Return all consumer offsets in a part."""
         table = self._broker.offsets.table
-        slices = (some for keys in table.slices(part) for some in _slices(keys, table))
+        slices = (some for keys in table.slices(part) for some in _slices(keys, table, []))
         return _answer(Head(), slices, _whole(mark, part.parts))
 
     def _rows(self, mark: str, names: set[str] | None, table: Mapping[str, Any], version: DataVersion | None) -> Steps:
         if names is None:
-            return _answer(Head(version), _slices(list(table), table), _whole(mark))
-        removed = [name for name in names if name not in table]
-        return _answer(Head(version, removed), _slices(names, table), GetTableChangesResponseHeader(mark, whole=False))
+            return _answer(Head(version), _slices(list(table), table, []), _whole(mark))
+        removed: list[str] = []
+        rows = _slices(names, table, removed)
+        return _answer(Head(version, removed), rows, GetTableChangesResponseHeader(mark, whole=False))
 
     def _ends(self) -> Iterator[dict[str, Any]]:
         """Yield the ends of all queues that have ever contained messages.
@@ -126,24 +127,26 @@ class TableChangesProcessor:
         return {queue_id: end for queue_id, end in extents if end}
 
 
-def _slices(names: Iterable[str], table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the existing rows with these names in slices; each offset counts as one row."""
+def _slices(names: Iterable[str], table: Mapping[str, Any], removed: list[str]) -> Iterator[dict[str, Any]]:
+    """Yield the existing rows with these names in slices, and add the other names to ``removed``.
+
+    Each offset counts as one row. A slice may be empty.
+    """
     some: dict[str, Any] = {}
-    size = 0
+    part = Slice(TABLE_ROWS_PER_SLICE)
     for name in names:
-        row = table.get(name)
+        row, cost = table.get(name), 1
         if row is None:
-            continue
-        if isinstance(row, QueueOffsets):
-            row = row.as_dict()
-            size += len(row)
-        some[name] = row
-        size += 1
-        if size >= TABLE_ROWS_PER_SLICE:
+            removed.append(name)
+        else:
+            if isinstance(row, QueueOffsets):
+                row = row.as_dict()
+                cost += len(row)
+            some[name] = row
+        if part.ends_after(cost):
             yield some
-            some, size = {}, 0
-    if some:
-        yield some
+            some = {}
+    yield some
 
 
 def _whole(mark: str, parts: int = 1) -> GetTableChangesResponseHeader:
@@ -151,12 +154,13 @@ def _whole(mark: str, parts: int = 1) -> GetTableChangesResponseHeader:
 
 
 def _answer(head: Head, slices: Iterable[dict[str, Any]], header: GetTableChangesResponseHeader) -> Steps:
-    lines = [msgspec.json.encode(head)]
-    for some in slices:
-        if len(lines) > 1:
+    lines: list[bytes] = []
+    for number, some in enumerate(slices):
+        if number:
             yield
-        lines.append(msgspec.json.encode(some))
-    return Response(header=header, body=b"\n".join(lines))
+        if some:
+            lines.append(msgspec.json.encode(some))
+    return Response(header=header, body=b"\n".join([msgspec.json.encode(head), *lines]))
 
 
 class TableChanges(msgspec.Struct, frozen=True):
