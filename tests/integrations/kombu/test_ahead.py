@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from tests.helpers.waiting import wait_for
 from tests.integrations.kombu.conftest import Connect
 from tests.integrations.kombu.test_channel import Received, counted_requests, drain, nothing_comes
 
+from cometmq.client import PoppedMessage
 from cometmq.integrations.kombu import receiver
 from cometmq.integrations.kombu.receiver import Receiver
 from cometmq.integrations.kombu.settings import Settings
@@ -139,3 +141,26 @@ def test_an_end_after_a_pause_takes_nothing_ahead(connection: Connection) -> Non
         return member._most_ahead()
 
     assert not with_receiver(connection, most_ahead)
+
+
+def test_what_is_given_back_too_often_becomes_no_dead_letter(
+    connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most, received = 4, Received(ack=False)
+    given, give_back = Counter[bytes](), Receiver.give_back
+
+    async def counted(member: Receiver, message: PoppedMessage) -> None:
+        given[message.body] += 1
+        await give_back(member, message)
+
+    monkeypatch.setattr(Receiver, "give_back", counted)
+    monkeypatch.setattr(receiver, "_NOT_AHEAD_S", 0.0)  # as if each time were another busy worker's
+    connection = connect(max_deliveries=most)
+    with busy(connection, name, received) as (_, member):
+        look_busy(member)
+        for count in range(1, MESSAGES + 1):
+            drain(connection, received, count)
+            wait_for(lambda: not member._ahead, "messages that are given back or taken")
+            received.messages[count - 1].ack()
+    assert sorted(received.bodies) == list(range(MESSAGES))
+    assert max(given.values()) <= most // 2

@@ -51,6 +51,8 @@ _AHEAD_WAIT_S: Final = 0.2
 broker's clock is wrong if much shorter waits end a little early.
 """
 _STILL_S: Final = 0.2
+_FEW: Final = 8
+"""Maximum number of deliveries of a message that waits ahead: half of those that a group allows by default."""
 _NOT_AHEAD_S: Final = 60.0
 """Time in seconds for which nothing is taken ahead after messages were given back."""
 
@@ -97,6 +99,7 @@ class Receiver:
         instance = ClientInstance(settings.namesrv, security=settings.security)
         self._consumer = _Consumer(settings.group, config=config, instance=instance)
         self._loop = asyncio.get_running_loop()
+        self._few_deliveries = min(int(settings.max_deliveries) // 2, _FEW)
         self._credit = credit
         self._enough = enough
         self._deliver = deliver
@@ -228,8 +231,13 @@ class Receiver:
         self._pace += count
 
     def _take(self, messages: Sequence[PoppedMessage]) -> None:
-        """Give the channel as many messages as it may hold; the others wait."""
-        self._ahead.extend(messages)
+        """Give the channel as many messages as it may hold; the others wait.
+
+        Those that were already delivered often do not wait: giving them back could make them dead letters.
+        """
+        few = self._few_deliveries
+        self._give([message for message in messages if message.delivery_attempt > few])
+        self._ahead.extend(message for message in messages if message.delivery_attempt <= few)
         self._pass_on()
         if self._ahead:
             self._gather()
