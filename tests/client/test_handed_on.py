@@ -155,16 +155,21 @@ def test_an_error_arrives_whose_cause_cannot() -> None:
     assert str(arrived.cause) == "LocalError: of the application"
 
 
+@pytest.fixture(scope="module")
+def other_process() -> Iterator[ProcessPoolExecutor]:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        yield pool
+
+
 def fail() -> None:
     raise SendFailedError("orders", (("broker-0", RemotingTimeoutError("10.0.0.1:10911", "no answer")),), 3.0)
 
 
-def test_an_error_of_a_worker_reaches_the_pool_and_breaks_nothing() -> None:
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        with pytest.raises(SendFailedError, match="no answer") as caught:
-            pool.submit(fail).result(30)
-        assert isinstance(caught.value.attempts[0][1], RemotingTimeoutError)
-        assert pool.submit(len, "abc").result(30) == 3
+def test_an_error_of_a_worker_reaches_the_pool_and_breaks_nothing(other_process: ProcessPoolExecutor) -> None:
+    with pytest.raises(SendFailedError, match="no answer") as caught:
+        other_process.submit(fail).result(30)
+    assert isinstance(caught.value.attempts[0][1], RemotingTimeoutError)
+    assert other_process.submit(len, "abc").result(30) == 3
 
 
 def public_classes() -> list[Any]:
@@ -227,7 +232,9 @@ def parsed(body: bytes) -> Any:
 
 
 @pytest.mark.parametrize("deserializer", [parsed, lambda body: json.loads(body), dict[str, int], None])
-async def test_a_message_of_a_loop_is_handed_on_with_its_value(cluster: Cluster, deserializer: Any) -> None:
+async def test_a_message_of_a_loop_is_handed_on_with_its_value(
+    cluster: Cluster, other_process: ProcessPoolExecutor, deserializer: Any
+) -> None:
     await send(cluster, b'{"a": 1}', b'{"a": 2}')
     config = PushConfig(consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
     consumer = PushConsumer("workers", config=config, instance=cluster.client_instance(), deserializer=deserializer)
@@ -241,8 +248,7 @@ async def test_a_message_of_a_loop_is_handed_on_with_its_value(cluster: Cluster,
                 assert type(one) is ReceivedMessage
                 assert same_message(one, other)
                 assert deserializer is None or one.value == other.value
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            assert list(pool.map(body_of, batch)) == [b'{"a": 1}', b'{"a": 2}']
+        assert list(other_process.map(body_of, batch)) == [b'{"a": 1}', b'{"a": 2}']
 
 
 def body_of(message: ReceivedMessage) -> bytes:
