@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from tests.interop.systems import Deployment, System, deploy
-from tests.spark.home import quick_drivers, spark_home
+from tests.spark.home import FEW_ROWS, quick_drivers, spark_home
 from tests.spark.mending import PARTITIONS, mend
 from tests.spark.topics import Topics
 
@@ -124,7 +124,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     # JVMs that are killed leave their temporary files; the path of sockets among them has to be short.
     temporary = TemporaryDirectory(prefix="spark-", ignore_cleanup_errors=True)
     with temporary as place, pytest.MonkeyPatch.context() as patch:
-        own = quick_drivers(tmp_path_factory.mktemp("spark-conf"), f"-Djava.io.tmpdir={place}")
+        own = quick_drivers(tmp_path_factory.mktemp("spark-conf"), f"-Djava.io.tmpdir={place}", FEW_ROWS)
         for name, value in own.items():
             patch.setenv(name, value)
         yield
@@ -135,10 +135,6 @@ def drivers_start_quickly(request: pytest.FixtureRequest) -> None:
     """In every test that has drivers."""
     if request.node.get_closest_marker("spark"):
         request.getfixturevalue("settings")
-
-
-BRIEF_PLANS = "simple"
-"""How plans are written for a web page: at each step of each query, also where nobody sees them."""
 
 
 @pytest.fixture(scope="session")
@@ -163,10 +159,7 @@ def spark(settings: None) -> Iterator[Any]:
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.driver.memory", "1g")
-            .config("spark.sql.ui.explainMode", BRIEF_PLANS)
-            # A query of few rows runs quicker than its code compiles.
-            .config("spark.sql.codegen.wholeStage", "false")
-            .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+            .config(map=dict(FEW_ROWS))
             .getOrCreate()
         )
     session.sparkContext.setLogLevel("ERROR")
@@ -190,7 +183,7 @@ def event_log(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     context.listenerBus().addToEventLogQueue(log)
     spark.conf.set("spark.sql.ui.explainMode", "formatted")  # as everywhere else
     yield place
-    spark.conf.set("spark.sql.ui.explainMode", BRIEF_PLANS)
+    spark.conf.set("spark.sql.ui.explainMode", FEW_ROWS["spark.sql.ui.explainMode"])
     context.removeSparkListener(log)
     log.stop()
 

@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -39,19 +40,34 @@ _SIGNATURE = re.compile(r"META-INF/[^/]+\.(SF|DSA|RSA|EC)")
 _CORE_SITE = _LOCAL_FILES.with_name("core-site.xml")
 
 
-def quick_drivers(directory: Path, java: str = "") -> dict[str, str]:
+FEW_ROWS = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.ui.explainMode": "simple",
+}
+"""Settings for queries of few rows: they run quicker than their code compiles, and nobody sees their plans, which Spark
+writes for a web page at each step. The demo runs without these."""
+
+
+def quick_drivers(directory: Path, java: str = "", more: Mapping[str, str] | None = None) -> dict[str, str]:
     """Environment of drivers: their settings, a file in this directory, and their Spark.
 
     :param java: more options of their JVMs.
+    :param more: more settings.
     """
     settings = directory / "spark-defaults.conf"
-    settings.write_text(_SETTINGS.format(java=f"{java_options()} {java}"))
+    settings.write_text(_SETTINGS.format(java=f"{java_options()} {java}") + lines_of(more or {}))
     return {
         "PYSPARK_SUBMIT_ARGS": f"--properties-file {shlex.quote(str(settings))} pyspark-shell",
         "SPARK_HOME": str(spark_home()),
         "PYSPARK_PYTHON": str(forking_python()),
         "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")])),
     }
+
+
+def lines_of(settings: Mapping[str, str]) -> str:
+    """Settings as a file has them."""
+    return "".join(f"{name} {value}\n" for name, value in settings.items())
 
 
 def java_options() -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.helpers.waiting import wait_for
 from tests.spark.forking import forking_python
-from tests.spark.home import class_path, java_command, java_options, spark_home
+from tests.spark.home import FEW_ROWS, class_path, java_command, java_options, lines_of, spark_home
 
 from cometmq.testing import free_port
 
@@ -153,7 +153,7 @@ class Driver:
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         settings = directory / "spark-defaults.conf"
-        settings.write_text(_DEFAULTS.format(java=java_options()))
+        settings.write_text(_DEFAULTS.format(java=java_options()) + lines_of(FEW_ROWS))
         words = ["--properties-file", str(settings), *arguments, "pyspark-shell"]
         self._log = directory / "driver.log"
         with self._log.open("wb") as errors:
