@@ -1,19 +1,24 @@
-"""A time limit of a task, or a signal, may interrupt it while it sends another one."""
+"""A time limit of a task, or a signal, may interrupt it while it sends another one, or gets a message."""
 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from queue import Empty
+from types import FrameType
 
 import pytest
-from kombu import Connection
+from kombu import Connection, Producer, Queue
 from tests.helpers.waiting import wait_for
+from tests.integrations.kombu.conftest import Connect
 
 import cometmq.integrations.kombu  # noqa: F401
+from cometmq.client import PoppedMessage
+from cometmq.client.sync.base import _Call
 from cometmq.testing import Direction, SyncCluster
 
 
@@ -67,3 +72,39 @@ def test_a_task_that_is_sent_again_after_an_interruption_is_stored_once(is_delay
         assert sorted(queue.get(timeout=20).payload for _ in range(2)) == ["first", "task"]
         with pytest.raises(Empty):
             queue.get(timeout=0.3)
+
+
+@contextmanager
+def interrupted_with_a_message() -> Iterator[None]:
+    """Interrupt this thread in the very step in which it gets a message."""
+
+    def interrupt(frame: FrameType, event: str, returned: object) -> None:
+        if event == "return" and frame.f_code is _Call.wait.__code__ and isinstance(returned, PoppedMessage | dict):
+            raise LimitError
+
+    sys.setprofile(interrupt)
+    try:
+        with pytest.raises(LimitError):
+            yield
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.parametrize("is_private", [False, True])
+def test_a_message_that_comes_with_an_interruption_comes_again(
+    connection: Connection, connect: Connect, name: str, is_private: bool
+) -> None:
+    with connection.channel() as channel:
+        queue = Queue(name, routing_key=name, exclusive=is_private)(channel)
+        queue.declare()
+        for body in "ab":
+            Producer(channel).publish(body, routing_key=name)
+        with interrupted_with_a_message():
+            wait_for(lambda: queue.get() and False, "a message")
+        assert [message.payload for message in (queue.get(), queue.get()) if message] == ["a", "b"]
+        Producer(channel).publish("c", routing_key=name)
+        with interrupted_with_a_message():
+            wait_for(lambda: queue.get() and False, "a message")
+    if not is_private:  # the channel has given it back
+        with connect().SimpleQueue(name) as other:
+            assert sorted(other.get(timeout=10).payload for _ in range(3)) == ["a", "b", "c"]

@@ -301,10 +301,10 @@ class Channel(virtual.Channel):
             item: Any = None
             member = None
             if private is not None:
-                item = self._run(private.get())
+                item = self._sync.run(private.get(), private.put_back)
             elif self._has_queue(queue):
                 member = self._member(getting=True)
-                item = self._run(member.get(topic_of_queue(self._prefix, queue)))
+                item = self._sync.run(member.get(topic_of_queue(self._prefix, queue)), member.put_back)
             if item is None:
                 return None
             payload = self._accept((queue, item, member), no_ack=no_ack)

@@ -117,6 +117,11 @@ class PrivateQueue:
                     return found[0]
         return None
 
+    def put_back(self, payload: Payload | None) -> None:
+        """Put back the outcome of :meth:`get`, which its caller did not see; call it on the event loop."""
+        if payload is not None:
+            self.returned.appendleft(payload)
+
     def start(self, deliver: Deliver, has_room: HasRoom) -> None:
         """Read in the background until :meth:`stop`; call it on the event loop.
 

@@ -182,6 +182,11 @@ class Receiver:
             found = await self._consumer.receive(1, wait_s=_AGAIN_S, topic=topic)
         return found[0] if found else None
 
+    def put_back(self, message: PoppedMessage | None) -> None:
+        """Put back the outcome of :meth:`get`, which its caller did not see; call it on the event loop."""
+        if message is not None:
+            self._consumer.give_back([message])
+
     async def _receive(self) -> None:
         failed = ""
         while self._consumer.is_receiving:

@@ -43,14 +43,15 @@ class SyncSession(SyncClient[Session]):
         """The session; its coroutines are for :meth:`run`."""
         return self._inner
 
-    def run(self, work: Coroutine[Any, Any, R]) -> R:
+    def run(self, work: Coroutine[Any, Any, R], undelivered: Callable[[R], object] | None = None) -> R:
         """Run a coroutine on the event loop of the connections, and wait for it.
 
+        :param undelivered: called on the loop with the result if a signal handler raises in the caller meanwhile.
         :raises CometMQError: one of :data:`CONNECTION_ERRORS <cometmq.integrations.kombu.errors.CONNECTION_ERRORS>`.
         :raises RefusedError: any other error of CometMQ.
         """
         try:
-            return self._run(work)
+            return self._run(work, undelivered)
         except CometMQError as error:
             raise_to_kombu(error)
 
