@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from queue import Empty
 
 import pytest
 from kombu import Connection, Consumer, Exchange, Producer, Queue
@@ -12,6 +13,7 @@ from tests.integrations.kombu.test_channel import Received, drain, nothing_comes
 
 from cometmq.client import PoppedMessage, RemotingConnectError
 from cometmq.integrations.kombu import channel, readers
+from cometmq.integrations.kombu.receiver import Receiver
 from cometmq.testing import SyncCluster
 
 
@@ -94,6 +96,26 @@ def test_what_arrives_while_a_channel_closes_comes_again(
     monkeypatch.setattr(member, "close", late)
     channel.close()
     assert connection.transport.mailbox.take() is None
+
+
+def test_what_another_thread_acknowledges_while_a_channel_closes_does_not_come_again(
+    connection: Connection, connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    received = Received(ack=False)
+    channel = connection.channel()
+    Consumer(channel, [Queue(name, routing_key=name)], callbacks=[received]).consume()
+    Producer(channel).publish("m", routing_key=name)
+    drain(connection, received, 1)
+    held_by: Callable[[Receiver], list[PoppedMessage]] = channel._all_of
+
+    def late(member: Receiver) -> list[PoppedMessage]:
+        received.messages[0].ack()
+        return held_by(member)
+
+    monkeypatch.setattr(channel, "_all_of", late)
+    channel.close()
+    with connect().SimpleQueue(name) as queue, pytest.raises(Empty):
+        queue.get(timeout=1.5)  # a closed consumer's messages come again within a second
 
 
 def test_bindings_of_a_queue_that_is_read_begin_and_end_at_once(connection: Connection, name: str) -> None:

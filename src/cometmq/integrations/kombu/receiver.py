@@ -133,6 +133,7 @@ class Receiver:
         await self._pause()
         self._acknowledge()
         await asyncio.gather(*map(self.give_back, [*held(), *self._take_ahead()]))
+        self._acknowledge()  # what other threads have ended meanwhile
         await self._consumer.close()
 
     async def start(self, topic: str) -> None:
