@@ -356,18 +356,6 @@ async def test_a_header_with_two_codes_never_gets_past_hooks_as_the_other(servic
     assert not service.kept
 
 
-async def test_stopping_sends_what_is_queued_and_closes(service: Service) -> None:
-    raw = await Raw.connect(service)
-    await raw.ask(RemotingCommand(code=34, opaque=1))
-    service.kept[0].send_oneway(40, NoHeader())
-    await service.server.stop()
-    pushed = await raw.next()
-    assert pushed is not None
-    assert (pushed.code, pushed.flag) == (40, 2)
-    assert await raw.next() is None
-    await raw.close()
-
-
 async def test_fuzzed_frames_never_end_the_server(service: Service) -> None:
     rng = random.Random(20_000)
     good = [max_offset(1).encode(), max_offset(2, serialize_type=ROCKETMQ).encode(), RemotingCommand(code=33).encode()]

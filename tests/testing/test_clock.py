@@ -235,6 +235,7 @@ REAL_TIME = {
     "client/instance.py": "makes names unique by it",
     "testing/idle.py": "gives up, in real seconds, on a loop that does not become idle",
     "remoting/tls/own_authority.py": "dates certificates, which other programs compare with the real date",
+    "remoting/connections/ending.py": "gives the system's sockets a moment to close when a server stops",
     "remoting/connections/listener.py": "gives the system's sockets a moment to close when a server stops",
     "testing/stall.py": "notices, in real seconds, that nobody moves the clock",
     "store/recovery/known_files.py": "compares it with the times that the file system gives to changes",

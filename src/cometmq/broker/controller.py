@@ -1,7 +1,7 @@
 """A broker with its parts, and the order in which they start and stop (``BrokerController``).
 
 To start, a broker opens the store and the tables, binds the port, builds all parts, listens, starts the background
-services and registers with the nameservers. To stop, it unregisters, refuses sends, answers the waiting pulls, closes
+services and registers with the nameservers. To stop, it unregisters, refuses sends, answers the waiting pulls, ends
 connections, writes the tables and closes the store.
 """
 
@@ -431,11 +431,10 @@ class Broker:
         after = of_member if self.is_slave else (*of_member, self.timer.end_round)
         end_of_round = (*ends, self._tables.end_round, self.turn.end, self.ha.end_round, *after)
         self._stops.add("delay levels", self.schedule.stop)
+        self._stops.add("connections", self._ports.stop)
         self._stops.add("requests under way", self._finish_requests)
         self._stops.add("quotas", self.limiter.stop)
-        await self._ports.listen(
-            self._stops, end_of_round, None if self.plain_sends is None else self.plain_sends.taker
-        )
+        await self._ports.listen(end_of_round, None if self.plain_sends is None else self.plain_sends.taker)
 
     # --- services -------------------------------------------------------------------------------
     def _start_services(self, context: BrokerContext) -> None:
@@ -462,6 +461,7 @@ class Broker:
     # --- stopping -------------------------------------------------------------------------------
     async def _finish_requests(self) -> None:
         """Refuse new sends, and answer the pending sends and the waiting pulls."""
+        self._ports.halt()
         self.schedule.halt()
         if not self.is_slave:
             self._master.halt()

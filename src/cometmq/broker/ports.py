@@ -6,6 +6,7 @@ to the port :data:`FAST_PORT_DISTANCE` below it (``fastRemotingServer``).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -29,7 +30,7 @@ FAST_PORT_DISTANCE: Final = 2
 
 
 class ClientPorts:
-    """The client ports of a broker. Call ``bind``, then ``listen``; :class:`~cometmq.broker.stops.Stops` closes them.
+    """The client ports of a broker. Call ``bind``, then ``listen``; in the end ``halt``, then ``stop``.
 
     :param latency: measures how long requests take.
     """
@@ -75,11 +76,9 @@ class ClientPorts:
         """
         config = self._live.current
         await self.main.bind(config.bind_address, config.listen_port)
-        stops.add("connections", self.main.stop)
+        stops.add("port", self.main.stop)
 
-    async def listen(
-        self, stops: Stops, end_of_round: Sequence[Callable[[], None]], new_taker: NewTaker | None
-    ) -> None:
+    async def listen(self, end_of_round: Sequence[Callable[[], None]], new_taker: NewTaker | None) -> None:
         """Start serving clients.
 
         :param end_of_round: called at the end of each round of the loop, in this order.
@@ -95,8 +94,15 @@ class ClientPorts:
             await fast.start(config.bind_address, port, end_of_round, new_taker)
         except OSError as error:
             _log.warning("cannot listen on port %d for clients with vipChannelEnabled: %s", port, error)
-        else:
-            stops.add("connections of old clients", fast.stop)
+
+    def halt(self) -> None:
+        """Accept no more connections, and no more sends that clients then send to another broker."""
+        for server in self.servers:
+            server.halt()
+
+    async def stop(self) -> None:
+        """End all connections behind their last responses."""
+        await asyncio.gather(*(server.stop() for server in self.servers))
 
     def cut_off(self) -> None:
         """Close every connection immediately, without responses."""

@@ -34,7 +34,8 @@ from cometmq.remoting.command import (
 )
 from cometmq.remoting.connections.accepted import Accepted
 from cometmq.remoting.connections.busy_poll import BusyPoll, can_busy_poll
-from cometmq.remoting.connections.listener import ConnectionLimit, Departures, Listener, close_all
+from cometmq.remoting.connections.ending import end_all, is_left_to_reset
+from cometmq.remoting.connections.listener import ConnectionLimit, Departures, Listener
 from cometmq.remoting.connections.unsent import UnsentAnswers
 from cometmq.remoting.frame import JSON, Frame
 from cometmq.remoting.processors import (
@@ -158,6 +159,8 @@ class RemotingServer:
         self._openings: Final = OpeningConnections(
             lambda: ServerConnection(self), tls or ServerTls(TlsOptions()), clock=clock, silence_s=limits.idle_timeout_s
         )
+        self._is_bound = False
+        self._is_halted = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._busy_poll: BusyPoll | None = None
         self.data_arrived = False
@@ -183,6 +186,7 @@ class RemotingServer:
 
         :raises OSError: the port is in use or not allowed.
         """
+        self._is_bound = True
         self._loop = asyncio.get_running_loop()
         if self.clock is SYSTEM_CLOCK and can_busy_poll():  # a clock that tests can move says nothing about processors
             self._busy_poll = BusyPoll(self._loop.call_soon, self.clock)
@@ -213,16 +217,22 @@ class RemotingServer:
         await self.bind(host, port)
         self.listen(end_of_round, new_taker)
 
-    async def stop(self) -> None:
-        """Stop listening, write all queued data, and close all connections."""
-        self._sweeps.close()
-        if not self._listener.is_open:
-            return
+    def halt(self) -> None:
+        """Stop listening, and leave new sends of Java clients to the reset by :meth:`stop`, which must follow soon."""
+        self._is_halted = True
         self._listener.close()
+
+    async def stop(self) -> None:
+        """Stop listening, write all queued data, and end all connections."""
+        self._sweeps.close()
+        if not self._is_bound:
+            return
+        self._is_bound = False
+        self.halt()
         self._end_round()
         self.unsent.stop()
         await self._openings.stop()
-        await close_all(self.connections)
+        await end_all(self.connections, self.at_end_of_round)
         self._departures.finish()
 
     def renew_takers(self) -> None:
@@ -232,6 +242,7 @@ class RemotingServer:
 
     def cut_off(self) -> None:
         """Stop listening and abort every connection, as happens when a process is killed."""
+        self._is_bound = False
         self._listener.close()
         self._openings.abort()
         for connection in list(self.connections):
@@ -374,6 +385,8 @@ class RemotingServer:
             return
         if request.flag & FLAG_RESPONSE:
             connection.accept_response(decode_command(frame))
+            return
+        if self._is_halted and is_left_to_reset(request.code, request.language):
             return
         if self.path.latency is not None:
             request.arrived = self.path.latency.began

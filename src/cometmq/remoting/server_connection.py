@@ -25,6 +25,7 @@ from cometmq.limits import (
 from cometmq.message.hosts import decode_host, encode_host, format_address, unmapped
 from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand, request_command
 from cometmq.remoting.connections.descriptor import NO_DESCRIPTOR, descriptor_of
+from cometmq.remoting.connections.ending import is_confirmed, is_unread, reset
 from cometmq.remoting.connections.owner import ConnectionOwner
 from cometmq.remoting.frame import FrameDecoder, FrameError, FrameTaker
 from cometmq.remoting.headers import Header
@@ -54,6 +55,7 @@ class ServerConnection(asyncio.Protocol):
         "_decoder",
         "_draining",
         "_fd",
+        "_is_ending",
         "_opaque",
         "_out",
         "_out_bytes",
@@ -90,6 +92,7 @@ class ServerConnection(asyncio.Protocol):
         self._paused = 0
         self._draining = False
         self._waits_for_round = False
+        self._is_ending = False
         self._socket_fd = self._fd = NO_DESCRIPTOR
         """The descriptor of a socket without TLS, and the same while all bytes that were written are sent."""
         self.direct_fd = NO_DESCRIPTOR
@@ -381,6 +384,8 @@ class ServerConnection(asyncio.Protocol):
         self._out_bytes = 0
         if self.closed or self._transport.is_closing():
             return
+        if self._is_ending and is_confirmed(self._transport):
+            asyncio.get_running_loop().call_soon(self._end_behind_responses)
         if len(out) == 1:
             self._transport.write(out[0])
         elif size <= _JOIN_BYTES:
@@ -462,6 +467,26 @@ class ServerConnection(asyncio.Protocol):
         self._socket_fd = self._fd = self.direct_fd = NO_DESCRIPTOR
         if self._transport is not None:
             self._transport.close()
+
+    def end(self) -> None:
+        """End the connection with a reset right behind the next responses; see :mod:`.connections.ending`."""
+        self._is_ending = True
+        self._taker = None  # its responses are not written by ``flush``
+        self._socket_fd = self._fd = self.direct_fd = NO_DESCRIPTOR
+
+    def end_if_quiet(self) -> None:
+        """End the connection with a reset if the client has all responses and nothing is unread."""
+        transport = self._transport
+        if transport is None or self._out or transport.is_closing() or not is_confirmed(transport):
+            return
+        if self._paused or not is_unread(transport):
+            reset(transport)
+
+    def _end_behind_responses(self) -> None:
+        """Reset the connection if the system has accepted the last responses."""
+        transport = self._transport
+        if transport is not None and not transport.is_closing() and not transport.get_write_buffer_size():
+            reset(transport)
 
     def abort(self) -> None:
         """Abort the connection."""

@@ -346,12 +346,12 @@ async def test_a_master_that_stops_waits_for_its_slave_first(
     await sender.post()
     end = master.store.max_physical_offset
     stopping = asyncio.ensure_future(master.stop())
+    reading = asyncio.ensure_future(sender.wire.read_to_the_end())
     await settle()
     assert not stopping.done()
     assert slave.end == end
     await slave.report(end)
-    await stopping
-    await sender.wire.read_to_the_end()
+    await asyncio.gather(stopping, reading)
     assert await sender.codes() == [ResponseCode.SUCCESS]
 
 

@@ -45,6 +45,7 @@ class Listener:
         self._clock = clock
         self._accepted = accepted
         self._sockets: list[socket.socket] = []
+        self._port = 0
 
     @property
     def is_open(self) -> bool:
@@ -53,8 +54,8 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """Return the bound port."""
-        return int(self._sockets[0].getsockname()[1])
+        """Return the bound port, also after it has been closed."""
+        return self._port
 
     async def bind(self, host: str, port: int) -> None:
         """Bind the port on every address of ``host``; port 0 selects a free port.
@@ -73,6 +74,7 @@ class Listener:
                     listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 with _with_address(address):
                     listening.bind(address)
+            self._port = int(self._sockets[0].getsockname()[1])
         except OSError:
             self.close()
             raise
