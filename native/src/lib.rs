@@ -22,6 +22,7 @@ mod plain_send;
 mod plain_sends;
 mod property_columns;
 mod received;
+mod record_columns;
 mod records;
 mod sends_state;
 #[cfg(unix)]
@@ -50,6 +51,7 @@ fn cometmq_core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(property_columns::property_maps, module)?)?;
     module.add_function(wrap_pyfunction!(property_columns::property_values, module)?)?;
     module.add_function(wrap_pyfunction!(records::records, module)?)?;
+    module.add_function(wrap_pyfunction!(record_columns::record_columns, module)?)?;
     module.add_function(wrap_pyfunction!(records::record_starts, module)?)?;
     module.add_function(wrap_pyfunction!(records::record_layout, module)?)?;
     #[cfg(unix)]

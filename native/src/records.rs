@@ -5,6 +5,7 @@ use cometmq_codec::units::{find, Most, Segment};
 use pyo3::buffer::{PyBuffer, ReadOnlyCell};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use std::ops::Range;
 
 /// Records as `(bytes, messages, units looked at, log offset of the last unit)`.
 type Records<'py> = (Bound<'py, PyBytes>, usize, usize, i64);
@@ -63,7 +64,7 @@ pub fn records<'py>(
 }
 
 /// A buffer of Python, of which only a few bytes are read.
-struct Cells<'a>(&'a [ReadOnlyCell<u8>]);
+pub struct Cells<'a>(pub &'a [ReadOnlyCell<u8>]);
 
 impl Bytes for Cells<'_> {
     fn size(&self) -> usize {
@@ -74,9 +75,15 @@ impl Bytes for Cells<'_> {
         let cells = self.0.get(at..at.checked_add(N)?)?;
         Some(std::array::from_fn(|number| cells[number].get()))
     }
+
+    fn append_to(&self, out: &mut Vec<u8>, range: Range<usize>) -> Option<()> {
+        out.extend(self.0.get(range)?.iter().map(ReadOnlyCell::get));
+        Some(())
+    }
 }
 
-/// The position of each record of a buffer, as native int64; None when the sizes do not lead exactly to its end.
+/// The position of each record of a buffer, as native int64; None when the parts of one do not add up to its size, or the
+/// sizes do not lead exactly to the buffer's end.
 #[pyfunction]
 pub fn record_starts<'py>(
     py: Python<'py>,
@@ -85,7 +92,7 @@ pub fn record_starts<'py>(
     let Some(cells) = data.as_slice(py) else {
         return Ok(None);
     };
-    let found = layout::starts(&Cells(cells));
+    let found = layout::whole_starts(&Cells(cells));
     found.map(|starts| bytes_of(py, &starts)).transpose()
 }
 
@@ -104,11 +111,29 @@ pub fn record_layout<'py>(
     found.map(|rows| bytes_of(py, &rows)).transpose()
 }
 
-fn bytes_of<'py>(py: Python<'py>, numbers: &[i64]) -> PyResult<Bound<'py, PyBytes>> {
+/// Numbers in native order.
+pub fn bytes_of<'py, T: Number>(py: Python<'py>, numbers: &[T]) -> PyResult<Bound<'py, PyBytes>> {
     PyBytes::new_with(py, size_of_val(numbers), |out| {
-        for (bytes, number) in out.chunks_exact_mut(size_of::<i64>()).zip(numbers) {
-            bytes.copy_from_slice(&number.to_ne_bytes());
+        for (bytes, number) in out.chunks_exact_mut(size_of::<T>()).zip(numbers) {
+            number.write(bytes);
         }
         Ok(())
     })
+}
+
+/// A number with a native order of bytes.
+pub trait Number {
+    fn write(&self, out: &mut [u8]);
+}
+
+impl Number for i32 {
+    fn write(&self, out: &mut [u8]) {
+        out.copy_from_slice(&self.to_ne_bytes());
+    }
+}
+
+impl Number for i64 {
+    fn write(&self, out: &mut [u8]) {
+        out.copy_from_slice(&self.to_ne_bytes());
+    }
 }

@@ -22,6 +22,8 @@ pub trait Bytes {
     fn size(&self) -> usize;
     /// The bytes from a place on, if they are inside.
     fn array<const N: usize>(&self, at: usize) -> Option<[u8; N]>;
+    /// Append the bytes of a range, if it is inside.
+    fn append_to(&self, out: &mut Vec<u8>, range: Range<usize>) -> Option<()>;
 }
 
 impl Bytes for [u8] {
@@ -31,6 +33,11 @@ impl Bytes for [u8] {
 
     fn array<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         self.get(at..at.checked_add(N)?)?.try_into().ok()
+    }
+
+    fn append_to(&self, out: &mut Vec<u8>, range: Range<usize>) -> Option<()> {
+        out.extend_from_slice(self.get(range)?);
+        Some(())
     }
 }
 
@@ -43,8 +50,20 @@ fn short(data: &(impl Bytes + ?Sized), at: usize) -> Option<usize> {
     usize::try_from(i16::from_be_bytes(data.array(at)?)).ok()
 }
 
+/// The position of each record; `None` when the parts of one do not add up to its size, or the sizes do not lead exactly
+/// to the end.
+pub fn whole_starts(data: &(impl Bytes + ?Sized)) -> Option<Vec<i64>> {
+    let mut found = Vec::with_capacity(data.size() / 256 + 1);
+    let mut at = 0;
+    while at < data.size() {
+        found.push(at as i64);
+        at = parts_at(data, at)?.properties.end;
+    }
+    Some(found)
+}
+
 /// The position of each record; `None` when the sizes do not lead exactly to the end.
-pub fn starts(data: &(impl Bytes + ?Sized)) -> Option<Vec<i64>> {
+fn starts(data: &(impl Bytes + ?Sized)) -> Option<Vec<i64>> {
     let mut found = Vec::with_capacity(data.size() / 256 + 1);
     let mut at = 0;
     while at < data.size() {
@@ -85,7 +104,7 @@ pub fn parts_of(data: &[u8]) -> Option<Parts> {
 }
 
 /// The parts of the record at a place; `None` when its lengths do not add up to its size, or it does not lie inside.
-fn parts_at(data: &(impl Bytes + ?Sized), at: usize) -> Option<Parts> {
+pub fn parts_at(data: &(impl Bytes + ?Sized), at: usize) -> Option<Parts> {
     let size = usize::try_from(int(data, at)?).ok()?;
     let record_end = at.checked_add(size)?;
     let magic = int(data, at + record::MAGIC)?;

@@ -24,6 +24,7 @@ pub mod property_columns;
 pub mod protobuf;
 pub mod received;
 pub mod record;
+pub mod record_columns;
 pub mod request;
 pub mod scan;
 pub mod signature;

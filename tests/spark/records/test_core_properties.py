@@ -33,20 +33,16 @@ texts = st.builds(
 
 
 def both(monkeypatch: pytest.MonkeyPatch, stored: list[bytes]) -> list[list[Any]]:
-    """The map and single properties of texts, with the core and without it; also of texts that are split first."""
+    """The map and single properties of texts, with the core and without it."""
     found = []
-    for core, is_split in ((CORE, True), (CORE, False), (None, True), (None, False)):
+    for core in (CORE, None):
         monkeypatch.setattr(property_columns, "CORE", core)
         columns = PropertyTexts(pa.array(stored, pa.binary()))
-        if is_split:
-            columns.split()
         made = [columns.maps(MAP), columns.values_of("TAGS"), columns.values_of("a"), columns.values_of("none")]
         for column in made:
             column.validate(full=True)
         found.append([column.to_pylist() for column in made])
-    assert found[0] == found[1]
-    assert found[2] == found[3]
-    return found[1::2]
+    return found
 
 
 @given(st.lists(texts, min_size=1, max_size=12))
@@ -72,22 +68,6 @@ def test_records_of_one_producer_make_the_same_columns(
     with pytest.MonkeyPatch.context() as monkeypatch:
         compiled, python = both(monkeypatch, [text.encode() for text in stored])
     assert compiled == python
-
-
-def test_names_of_equal_bytes_may_differ() -> None:
-    """The names ``ab`` and ``c`` are the same bytes as ``a`` and ``bc``."""
-    columns = PropertyTexts(pa.array([b"ab\x011\x02c\x012", b"a\x013\x02bc\x014"], pa.binary()))
-    columns.split()
-    assert [columns.values_of(name).to_pylist() for name in ("ab", "a")] == [["1", None], [None, "3"]]
-
-
-def test_split_texts_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    columns = PropertyTexts(pa.array([b"TAGS\x01t\x02KEYS\x01k", b"TAGS\x01u\x02KEYS\x01l"], pa.binary()))
-    columns.split()
-    monkeypatch.setattr(property_columns, "CORE", None)
-    monkeypatch.setattr(PropertyTexts, "_pieces", property(lambda _: pytest.fail("the texts were searched again")))
-    assert columns.values_of("KEYS").to_pylist() == ["k", "l"]
-    assert columns.maps(MAP).to_pylist() == [[("TAGS", "t"), ("KEYS", "k")], [("TAGS", "u"), ("KEYS", "l")]]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from cometmq.core import CORE
 from cometmq.limits import MAX_DECOMPRESSED_BYTES, MAX_SPARK_BATCH_BODY_BYTES
 from cometmq.message import properties as props
 from cometmq.message.compression import DecompressionError, decompress
-from cometmq.message.hosts import decode_host, format_address
 from cometmq.message.ids import offset_msg_id
 from cometmq.message.layout import (
     BODY_AT,
@@ -35,9 +34,11 @@ from cometmq.message.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_B
 from cometmq.message.record_arrays import dtype_of, offsets_of
 from cometmq.message.sysflag import COMPRESSED
 from cometmq.spark.errors import BadBodyError
+from cometmq.spark.records.hosts import host_text, host_texts
+from cometmq.spark.records.one_pass import PROPERTY_COLUMNS, columns_in_one_pass
 from cometmq.spark.records.property_columns import PropertyTexts
 from cometmq.spark.records.queues import Queue
-from cometmq.spark.records.slices import Bytes, Positions, constant, slices, text, windows
+from cometmq.spark.records.slices import Bytes, Positions, constant, fixed, slices, text, windows
 
 _SIZE: Final = RECORD.struct("size")
 _MAX_MS: Final = (1 << 63) // 1000 - 1
@@ -55,10 +56,6 @@ def record_starts(buffer: bytes | memoryview) -> Positions:
 
     :raises RecordError: the sizes do not add up to the buffer's length.
     """
-    if CORE is not None:
-        found = CORE.record_starts(buffer)
-        if found is not None:
-            return np.frombuffer(found, np.int64)
     starts = []
     at, end, size_at = 0, len(buffer), _SIZE.unpack_from
     try:
@@ -89,8 +86,15 @@ class Records:
         """
         self.source = buffer
         self._bytes: Bytes = np.frombuffer(buffer, np.uint8)
-        self.starts = record_starts(buffer) if starts is None else starts
-        if starts is None:
+        self._known: dict[str, Any] = {}
+        """Columns that the compiled core has decoded, by name."""
+        self._has_all = starts is None
+        if starts is not None:
+            self.starts = starts
+        elif CORE is not None and (found := CORE.record_starts(buffer)) is not None:
+            self.starts = np.frombuffer(found, np.int64)
+        else:
+            self.starts = record_starts(buffer)
             self.check()
 
     def __len__(self) -> int:
@@ -106,6 +110,8 @@ class Records:
         if "topic_codes" in known:
             names, codes = self.topic_codes
             chosen.topic_codes = names, codes[which]
+        if isinstance(which, slice):
+            chosen._known = {name: column[which] for name, column in self._known.items()}
         return chosen
 
     def between(self, first: int, end: int) -> Records:
@@ -263,9 +269,21 @@ class Records:
 
     # Columns --------------------------------------------------------------------------------------
 
+    def decode_together(self, schema: Any) -> None:
+        """Decode columns of ``schema`` in one pass over the records, if the compiled core can and it pays."""
+        self._known = columns_in_one_pass(self.source, self.starts, schema, self._most_body_bytes)
+        if "sysFlag" in self._known:
+            self.sys_flags = np.frombuffer(self._known["sysFlag"].buffers()[1], np.int32)
+
+    def _most_body_bytes(self) -> int:
+        total = len(self._bytes) if self._has_all else int(self.sizes.sum(dtype=np.int64))
+        return min(max(total, 0), len(self._bytes))
+
     def column(self, name: str, kind: Any) -> Any:
-        """Return one column of :mod:`cometmq.spark.records.columns` as an Arrow array of type ``kind``."""
-        return _COLUMNS[name](self, kind)
+        """Return one column of :mod:`cometmq.spark.records.columns` as an Arrow array of type ``kind``. Bodies are as
+        stored.
+        """
+        return self._known[name] if name in self._known else _COLUMNS[name](self, kind)
 
     def topics(self) -> Any:
         """Return the topics as strings."""
@@ -278,15 +296,6 @@ class Records:
     def properties(self) -> PropertyTexts:
         """Return the properties, which are parsed when requested."""
         return PropertyTexts(slices(self._bytes, *self._layout[4:]))
-
-    def property_numbers(self, name: str, kind: Any) -> Any:
-        """Return a property as integers of an Arrow type. The value is null if the property is absent or does not
-        fit.
-        """
-        texts = self.properties.values_of(name)
-        digits = 9 if kind == pa.int32() else 14  # this many digits are enough for milliseconds up to the year 5138
-        numeric = pc.match_substring_regex(texts, rf"^-?[0-9]{{1,{digits}}}$")
-        return pc.if_else(numeric, texts, pa.scalar(None, pa.string())).cast(kind)
 
     def stored_bodies(self) -> Any:
         """Return the bodies as stored, without decompressing them."""
@@ -332,19 +341,9 @@ class Records:
         if self._has_v6:
             known: dict[bytes, str] = {}
             return pa.array(
-                [known.get(h) or known.setdefault(h, _host_text(h)) for h in self._hosts(field)], pa.string()
+                [known.get(h) or known.setdefault(h, host_text(h)) for h in self._hosts(field)], pa.string()
             )
-        # Convert to numbers in native order: only equality matters, and the bytes do not change.
-        raw = self._heads[field].view("u8")
-        if (raw == raw[:1]).all():
-            return constant(_host_text(raw[:1].tobytes()), len(self))
-        found = pa.array(np.ascontiguousarray(raw)).dictionary_encode()
-        names = [_host_text(host.tobytes()) for host in found.dictionary.to_numpy()]
-        return pa.array(names, pa.string()).take(found.indices)
-
-
-def _host_text(stored: bytes) -> str:
-    return format_address(*decode_host(stored))
+        return host_texts(self._heads[field].view("u8"))
 
 
 def _number(field: str) -> Callable[[Records, Any], Any]:
@@ -352,8 +351,7 @@ def _number(field: str) -> Callable[[Records, Any], Any]:
 
 
 def _numbers(values: npt.NDArray[Any], kind: Any) -> Any:
-    """Return numbers of the width of ``kind``. ``pa.array`` would import Pandas, which takes half a second."""
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+    return fixed(values, len(values), kind)
 
 
 def _timestamp(milliseconds: npt.NDArray[np.int64], kind: Any) -> Any:
@@ -373,14 +371,18 @@ def _moments(milliseconds: Any, kind: Any) -> Any:
 _TRANSACTION_TYPES: Final = (None, "PREPARED", "COMMIT", "ROLLBACK")
 """Transaction types by the two bits in the sysFlag."""
 
+
+def _property(name: str) -> Callable[[Records, Any], Any]:
+    return lambda records, _: records.properties.values_of(name)
+
+
 _COLUMNS: Final[dict[str, Callable[[Records, Any], Any]]] = {
+    **{column: _property(name) for column, name in PROPERTY_COLUMNS.items()},
+    "body": lambda records, _: records.stored_bodies(),
     "topic": lambda records, _: records.topics(),
     "queueId": _number("queue_id"),
     "queueOffset": _number("queue_offset"),
     "msgId": lambda records, _: records.msg_ids(),
-    "uniqKey": lambda records, _: records.properties.values_of(props.UNIQ_KEY),
-    "tags": lambda records, _: records.properties.values_of(props.TAGS),
-    "keys": lambda records, _: records.properties.values_of(props.KEYS),
     "properties": lambda records, kind: records.properties.maps(kind),
     "propertiesText": lambda records, _: records.properties.text(),
     "storedBody": lambda records, _: records.packed_bodies(),
@@ -395,20 +397,19 @@ _COLUMNS: Final[dict[str, Callable[[Records, Any], Any]]] = {
     "physicalOffset": _number("physical_offset"),
     "storeSize": lambda records, kind: _numbers(records.sizes, kind),
     "bodyCrc": _number("body_crc"),
-    "delayLevel": lambda records, kind: records.property_numbers(props.DELAY, kind),
+    "delayLevel": lambda records, kind: records.properties.numbers_of(props.DELAY, kind),
     "deliverTimestamp": lambda records, kind: _moments(
-        records.property_numbers(props.TIMER_DELIVER_MS, pa.int64()), kind
+        records.properties.numbers_of(props.TIMER_DELIVER_MS, pa.int64()), kind
     ),
-    "priority": lambda records, kind: _priorities(records.property_numbers(props.PRIORITY, pa.int64()), kind),
-    "expireTimestamp": lambda records, kind: _moments(records.property_numbers(props.EXPIRES_MS, pa.int64()), kind),
+    "priority": lambda records, kind: _priorities(records.properties.numbers_of(props.PRIORITY, pa.int64()), kind),
+    "expireTimestamp": lambda records, kind: _moments(
+        records.properties.numbers_of(props.EXPIRES_MS, pa.int64()), kind
+    ),
     "transactionType": lambda records, kind: pa.array(_TRANSACTION_TYPES, kind).take(
         pa.array((records.sys_flags >> 2) & 3)
     ),
-    "producerGroup": lambda records, _: records.properties.values_of(props.PGROUP),
 }
-"""Functions for every column except ``brokerName``, which no record contains, and ``body``, which may have to be
-decompressed.
-"""
+"""Functions for every column except ``brokerName``, which no record contains. Bodies may have to be decompressed."""
 
 
 OnBadBody = Callable[[Queue, int, str], None]
@@ -444,6 +445,7 @@ def decode(
     """
     if not len(records):
         return
+    records.decode_together(schema)
     if "body" not in schema.names or not (records.sys_flags & COMPRESSED).any():
         yield _batch(records, schema, broker_name, None)
         return
@@ -457,13 +459,11 @@ def decode(
 
 def _batch(records: Records, schema: Any, broker_name: str, bodies: dict[int, bytes | None] | None) -> Any:
     arrays = []
-    if "properties" in schema.names:
-        records.properties.split()
     for field in schema:
         if field.name == "brokerName":
             arrays.append(constant(broker_name, len(records)))
         elif field.name == "body":
-            arrays.append(_with_unpacked(records.stored_bodies(), bodies or {}))
+            arrays.append(_with_unpacked(records.column(field.name, field.type), bodies or {}))
         else:
             arrays.append(records.column(field.name, field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

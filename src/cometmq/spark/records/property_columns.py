@@ -14,13 +14,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cometmq.core import CORE
-from cometmq.spark.records.slices import Bytes, Positions, buffers_of, slices, text, windows
+from cometmq.spark.records.slices import Bytes, Positions, buffers_of, maps, slices, strings, text, windows
 
 _NAME_END: Final = 1
 _PIECE_END: Final = 2
-_OFFSET_BYTES: Final = 4
 _BITS: Final = 62
 """Maximum number of names that each get a bit in an int64. The bits reveal names that occur twice in a record."""
 
@@ -34,8 +34,6 @@ class PropertyTexts:
         self._count = len(raw)
         self._bytes: Bytes
         self._bytes, self._offsets = buffers_of(raw)
-        self._common_names: list[str] = []
-        """The names of every record's map, in their order, if :meth:`split` has found that all have the same."""
 
     def text(self) -> Any:
         """Return the property texts as stored."""
@@ -76,54 +74,25 @@ class PropertyTexts:
 
     def values_of(self, name: str) -> Any:
         """Return one property of each record as strings, or null for records without the property."""
-        if name in self._common_names and self._entries is not None:
-            names, values = self._common_names, self._entries[2]
-            places = np.arange(names.index(name), len(values), len(names))
-            return values.take(pa.Array.from_buffers(pa.int64(), self._count, [None, pa.py_buffer(places)]))
         found = None if CORE is None else CORE.property_values(self._bytes, self._offsets, name)
         if found is None:
             return self._values_of(name)
         texts, bits = found
-        return _strings(texts, self._count, bits)
+        return strings(texts, self._count, bits)
+
+    def numbers_of(self, name: str, kind: Any) -> Any:
+        """Return one property as integers of an Arrow type. The value is null if the property is absent or does not
+        fit.
+        """
+        texts = self.values_of(name)
+        digits = 9 if kind == pa.int32() else 14  # this many digits are enough for milliseconds up to the year 5138
+        numeric = pc.match_substring_regex(texts, rf"^-?[0-9]{{1,{digits}}}$")
+        return pc.if_else(numeric, texts, pa.scalar(None, pa.string())).cast(kind)
 
     def maps(self, kind: Any) -> Any:
         """Return each record's properties as an Arrow map of type ``kind``."""
-        if self._entries is None:
-            return self._maps(kind)
-        return pa.MapArray.from_arrays(*self._entries, type=kind)
-
-    def split(self) -> None:
-        """Find all properties now, for callers that need the maps and also single properties."""
-        names = self._first_names()
-        if names is not None:
-            self._common_names = names
-
-    @cached_property
-    def _entries(self) -> tuple[Any, Any, Any] | None:
-        """Return each record's first entry in the maps, the names and the values, or None if Python must find them."""
         found = None if CORE is None else CORE.property_maps(self._bytes, self._offsets)
-        if found is None:
-            return None
-        offsets, names, values = found
-        firsts = pa.Array.from_buffers(pa.int32(), self._count + 1, [None, pa.py_buffer(offsets)])
-        entries = len(names[0]) // _OFFSET_BYTES - 1
-        return firsts, _strings(names, entries), _strings(values, entries)
-
-    def _first_names(self) -> list[str] | None:
-        """Return the names in the first record's map, if all maps have these in the same order; otherwise None."""
-        if self._entries is None:
-            return None
-        firsts, names, _ = self._entries
-        data, ends = buffers_of(names)
-        count, left = divmod(len(names), max(self._count, 1))
-        if not count or left or (np.diff(np.frombuffer(firsts.buffers()[1], np.int32)) != count).any():
-            return None
-        lengths = np.diff(ends).reshape(self._count, count)
-        first = data[: ends[count]]
-        if (lengths != lengths[0]).any() or (data[: ends[-1]].reshape(self._count, len(first)) != first).any():
-            return None
-        common: list[str] = names[:count].to_pylist()
-        return common
+        return self._maps(kind) if found is None else maps(found, self._count, kind)
 
     # Without the compiled core, and for texts that it does not handle ----------------------------------------
 
@@ -152,13 +121,6 @@ class PropertyTexts:
             numbers, values = numbers[keep], values.filter(pa.array(keep))
         keys = text(pa.array(names, pa.binary())).take(pa.array(numbers))
         return pa.MapArray.from_arrays(pa.array(firsts.astype(np.int32)), keys, values, type=kind)
-
-
-def _strings(texts: tuple[bytes, bytes], count: int, bits: bytes | None = None) -> Any:
-    """Build a string array from the compiled core's result. ``bits`` marks the strings that are not null."""
-    offsets, data = texts
-    validity = None if bits is None else pa.py_buffer(bits)
-    return pa.Array.from_buffers(pa.string(), count, [validity, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def _as_in_the_first(

@@ -80,6 +80,28 @@ def constant(value: str, count: int) -> Any:
     return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(one * count)])
 
 
+def fixed(data: Any, count: int, kind: Any) -> Any:
+    """Return ``count`` numbers of a buffer, which have the width of ``kind``. ``pa.array`` would import Pandas, which
+    takes half a second.
+    """
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(data)])
+
+
+def strings(texts: tuple[Any, Any], count: int, bits: bytes | None = None) -> Any:
+    """Return a string array from its offsets and its bytes. ``bits`` marks the strings that are not null."""
+    offsets, data = texts
+    validity = None if bits is None else pa.py_buffer(bits)
+    return pa.Array.from_buffers(pa.string(), count, [validity, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def maps(entries: tuple[Any, Any, Any], count: int, kind: Any) -> Any:
+    """Return an array of maps from the offsets of their entries, the names and the values."""
+    offsets, names, values = entries
+    size = int(np.frombuffer(offsets, np.int32)[count])
+    firsts = fixed(offsets, count + 1, pa.int32())
+    return pa.MapArray.from_arrays(firsts, strings(names, size), strings(values, size), type=kind)
+
+
 def buffers_of(array: Any) -> tuple[Bytes, npt.NDArray[np.int32]]:
     """Return the bytes and the offsets (one more than the number of rows) of an Arrow binary or string array that is
     not a slice.
