@@ -50,7 +50,6 @@ _REPORT: Final = struct.Struct(">q")
 _HEAD: Final = struct.Struct(">qi")
 _MEMBER_HEAD: Final = struct.Struct(">qiq")
 REPORT_BYTES: Final = _REPORT.size
-TRANSFER_HEAD_BYTES: Final = _HEAD.size
 
 
 class ReplicationError(CometMQError):

@@ -32,7 +32,6 @@ HAS_PRIORITY: Final = 0x20
 
 MAX_CONCURRENT_STREAMS: Final = 3
 INITIAL_WINDOW_SIZE: Final = 4
-MAX_FRAME_SIZE: Final = 5
 MAX_HEADER_LIST_SIZE: Final = 6
 """The identifiers of the HTTP/2 settings that are used."""
 

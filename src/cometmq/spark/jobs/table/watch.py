@@ -24,7 +24,6 @@ from cometmq.spark.records.queues import Offsets, Queue
 from cometmq.spark.source.cluster import Cluster
 from cometmq.spark.source.options import SourceOptions
 
-_SMALL_SHARE: Final = 4
 _log = logging.getLogger(__name__)
 _BEHIND: Final = Family(
     "cometmq_table_messages_behind",
