@@ -257,6 +257,18 @@ async def test_a_client_that_finishes_sends_nothing_more_on_any_connection(echo:
                 await asyncio.wait_for(call, 10)  # the server closes the connection
 
 
+async def test_a_call_that_is_cancelled_while_its_client_finishes_is_cancelled(echo: Server) -> None:
+    for rounds in range(30):
+        async with RemotingClient() as client:
+            call = asyncio.ensure_future(client.invoke(echo.address, SILENT))
+            for _ in range(rounds):
+                await asyncio.sleep(0)
+            client.finish()
+            call.cancel()
+            await asyncio.wait([call])
+            assert call.cancelled(), rounds
+
+
 async def test_after_a_fork_the_error_says_what_to_do(echo: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     async with RemotingClient() as client:
         await ask(client, echo, 1)

@@ -305,6 +305,8 @@ class RemotingClient:
         if shared is None:
             shared = self._connecting[address] = SharedTask(self._open(address))
             shared.task.add_done_callback(lambda _: self._connecting.pop(address, None))
+        caller = asyncio.current_task()
+        cancellations = 0 if caller is None else caller.cancelling()
         try:
             return await wait_for(self.clock, deadline - self.clock.monotonic(), shared.wait())
         except TimeoutError:
@@ -314,7 +316,8 @@ class RemotingClient:
                 next_step="check the address and that the server is running, or increase the timeout",
             ) from None
         except asyncio.CancelledError:
-            if shared.task.cancelled():
+            is_cancelled = caller is not None and caller.cancelling() > cancellations
+            if shared.task.cancelled() and not is_cancelled:
                 raise _closed(address) from None
             raise
 
