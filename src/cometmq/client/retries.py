@@ -52,3 +52,8 @@ class Pauses(NamedTuple):
     def after(self, failures: int) -> float:
         """Return the number of seconds before the next attempt, for a given number of failures."""
         return min(self.first_s * float(1 << min(failures - 1, _MAX_DOUBLINGS)), self.longest_s)
+
+
+def is_not_now(error: Exception) -> bool:
+    """Return whether a broker answered that it stores nothing now: it is stopping, or has too much to do."""
+    return getattr(error, "code", None) in NOT_NOW

@@ -6,6 +6,7 @@ import datetime
 import logging
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,11 +18,13 @@ from django.test import override_settings
 from django.utils import timezone
 from tests.integrations.django.project.tasks import add
 
+from cometmq.broker.turn.targets import RefusedError
 from cometmq.client import Credentials, Security
-from cometmq.integrations.django import worker
+from cometmq.integrations.django import connections, worker
 from cometmq.integrations.django.backend import TaskNotSentError
-from cometmq.integrations.django.connections import CONNECTIONS
+from cometmq.integrations.django.connections import CONNECTIONS, SEND_ATTEMPTS
 from cometmq.integrations.django.models import StoredTask
+from cometmq.remoting.codes import ResponseCode
 from cometmq.testing import SyncCluster
 from cometmq.testing.link import Direction
 
@@ -79,6 +82,32 @@ def test_a_copy_of_a_task_has_an_id_of_its_own(database: Path, monkeypatch: pyte
         with cluster.inbox("django-default") as inbox:
             assert len({message.msg_id for message in inbox.expect(3)}) == 3
         CONNECTIONS.close()
+
+
+def test_a_task_is_sent_when_a_broker_accepts_messages_again(
+    broker: SyncCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that is stopping, to start again, answers for a moment that its service is not available."""
+    refusals: list[int] = []
+
+    def forbid(reason: RefusedError | None) -> None:
+        broker.run(lambda running: running.broker(0).turn.forbid(reason))
+
+    def after(count: int) -> float:
+        refusals.append(count)
+        if count == 2 * SEND_ATTEMPTS:
+            forbid(None)
+        return 0.01
+
+    plain = add.using(backend="plain")
+    plain.enqueue(1, 2)
+    monkeypatch.setattr(connections, "_PAUSES", SimpleNamespace(after=after))
+    forbid(RefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is shutting down"))
+    with tasks_with(send_timeout_s=60):
+        add.using(backend="plain").enqueue(3, 4)
+    assert refusals == list(range(1, 2 * SEND_ATTEMPTS + 1))
+    with broker.inbox("plain-default") as inbox:
+        assert len(inbox.expect(2)) == 2
 
 
 def test_without_a_table_the_error_is_raised(database: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 
 from cometmq.client.errors import refusal
 from cometmq.client.instance import ClientInstance
-from cometmq.client.retries import NOT_NOW
+from cometmq.client.retries import is_not_now
 from cometmq.client.send.config import ProducerConfig
 from cometmq.client.send.delivery import certainly_unsent
 from cometmq.client.send.encoding import SendEncoder
@@ -89,7 +89,7 @@ class DirectSender:
         if answer.code in STATUS_BY_CODE:
             return True
         error = refusal(address, answer.code, answer.remark, f"sending to topic {message.topic}")
-        if certainly_unsent(error) or error.code in NOT_NOW:
+        if certainly_unsent(error) or is_not_now(error):
             return False
         raise error
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import Final
 
 from django.db import connections as databases
 
 from cometmq.client import AccessDeniedError, Message, ProducerConfig
-from cometmq.client.retries import RETRY_RESPONSE_CODES
+from cometmq.client.retries import RETRY_RESPONSE_CODES, Pauses, is_not_now
 from cometmq.client.sync import SyncProducer
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.errors import CometMQError
@@ -20,7 +21,9 @@ from cometmq.threads import call_in_forked_children
 logger: Final = logging.getLogger("cometmq.django")
 
 SEND_ATTEMPTS: Final = 3
-"""Maximum number of times a message is sent."""
+"""Maximum number of times a message is sent; a broker that is stopping is asked until the time is up."""
+_PAUSES: Final = Pauses(0.05, 0.5)
+"""Pauses after answers of such a broker."""
 
 
 class Connection:
@@ -53,14 +56,19 @@ class Connection:
             ensure_topic(options.namesrv, options.security, message.topic, options.priority_levels)
             self._topics.add(message.topic)
         deadline = SYSTEM_CLOCK.monotonic() + self._options.send_timeout_s
-        attempts, left_s = 0, self._options.send_timeout_s
+        attempts = refusals = 0
+        left_s = self._options.send_timeout_s
         while True:
             try:
                 return self._producer.send(message, timeout_s=left_s).msg_id
             except CometMQError as error:
-                attempts, left_s = attempts + 1, deadline - SYSTEM_CLOCK.monotonic()
+                refused = is_not_now(error)
+                attempts, refusals = attempts + (not refused), refusals + refused
+                pause_s = _PAUSES.after(refusals) if refused else 0.0
+                left_s = deadline - SYSTEM_CLOCK.monotonic() - pause_s
                 if attempts == SEND_ATTEMPTS or left_s <= 0 or not _may_repeat(error):
                     raise
+            time.sleep(pause_s)
 
     def close(self) -> None:
         """Close the producer."""

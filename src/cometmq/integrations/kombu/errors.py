@@ -6,8 +6,8 @@ from typing import Final, NoReturn
 
 from kombu.exceptions import OperationalError
 
-from cometmq.client.errors import ClientError, RemotingError, RouteNotFoundError, SendFailedError
-from cometmq.client.retries import NOT_NOW
+from cometmq.client.errors import RemotingError, RouteNotFoundError, SendFailedError
+from cometmq.client.retries import is_not_now
 from cometmq.errors import CometMQError
 
 _NAMES: Final = (
@@ -49,8 +49,3 @@ def raise_to_kombu(error: CometMQError) -> NoReturn:
     if isinstance(worded(error), CONNECTION_ERRORS):
         raise error
     raise (NotNowError if is_not_now(error) else RefusedError)(str(error)) from error
-
-
-def is_not_now(error: CometMQError) -> bool:
-    """Return whether a broker stores nothing now, and may do so in a moment."""
-    return isinstance(error, ClientError) and error.code in NOT_NOW

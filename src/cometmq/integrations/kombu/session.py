@@ -28,13 +28,12 @@ from cometmq.client.errors import (
 )
 from cometmq.client.instance import ClientInstance
 from cometmq.client.producer.producer import Producer
-from cometmq.client.retries import Pauses
+from cometmq.client.retries import Pauses, is_not_now
 from cometmq.client.send.config import ProducerConfig
 from cometmq.client.send_result import SendResult
 from cometmq.errors import CometMQError
 from cometmq.integrations.kombu.bindings import Bindings
 from cometmq.integrations.kombu.envelope import LEVELS, Payload, StrangerError, from_message, keys_of, to_message
-from cometmq.integrations.kombu.errors import is_not_now
 from cometmq.integrations.kombu.names import is_shortened, replies_topic, tag_of, topic_of_exchange, topic_of_queue
 from cometmq.integrations.kombu.readers import PrivateQueue, Source
 from cometmq.integrations.kombu.settings import Settings
