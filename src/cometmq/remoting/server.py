@@ -186,7 +186,7 @@ class RemotingServer:
 
         :raises OSError: the port is in use or not allowed.
         """
-        self._is_bound = True
+        self._is_bound, self._is_halted = True, False
         self._loop = asyncio.get_running_loop()
         if self.clock is SYSTEM_CLOCK and can_busy_poll():  # a clock that tests can move says nothing about processors
             self._busy_poll = BusyPoll(self._loop.call_soon, self.clock)

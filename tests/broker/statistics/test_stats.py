@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from random import Random
 
 import pytest
@@ -195,6 +196,30 @@ def test_idle_items_are_looked_for_in_slices(
     assert len(list(stats._items.drop_idle())) == 50 // 7
     clock.advance(26 * 3600)
     assert all(stats.view("GROUP_GET_NUMS", f"T{number}@G") is None for number in range(50))
+
+
+def test_a_topic_of_many_groups_is_forgotten_in_slices(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """200,000 items took 0.4 s in one step; others may drop some of them in between."""
+    monkeypatch.setattr(cometmq.broker.statistics.stats_items, "STATS_ITEMS_PER_SLICE", 10)
+    works: list[Generator[None, None, None]] = []
+    stats = BrokerStats("c", clock=clock, do=works.append)
+    for number in range(20):
+        stats.get("T", f"G{number}", 1, 1)
+        stats.get("U", f"G{number}", 1, 1)
+    stats.put("T", 1, 1)
+    stats.forget_topic("T")
+    stats.forget_group("G19")
+    of_topic, of_group = works
+    assert stats.view("TOPIC_PUT_NUMS", "T") is None
+    next(of_topic)
+    assert stats.view("GROUP_GET_NUMS", "T@G18") is not None
+    assert list(of_group) == [None]
+    assert len(list(of_topic)) == 9
+    assert stats.view("GROUP_GET_NUMS", "T@G18") is None
+    assert stats.view("GROUP_GET_NUMS", "U@G18") is not None
+    assert stats.view("GROUP_GET_NUMS", "U@G19") is None
+    stats.get("T", "G18", 4, 4)
+    assert stats.view("GROUP_GET_NUMS", "T@G18") is not None
 
 
 def test_a_topic_is_forgotten_without_a_look_at_all_items(stats: BrokerStats, clock: VirtualClock) -> None:

@@ -214,11 +214,11 @@ class BrokerStats:
     # --- forgetting ---------------------------------------------------------------------------
     def forget_topic(self, topic: str) -> None:
         """Drop a deleted topic's items (``BrokerStatsManager.onTopicDeleted``)."""
-        self._items.forget_topic(topic)
+        self._do(self._items.forget_topic(topic))
 
     def forget_group(self, group: str) -> None:
         """Drop a deleted group's items (``BrokerStatsManager.onGroupDeleted``)."""
-        self._items.forget_group(group)
+        self._do(self._items.forget_group(group))
 
     def _forgotten(self, name: str, key: str) -> None:
         """Stop using an item of this name and key, which was dropped."""

@@ -27,6 +27,8 @@ _EVERY: Final = (1, 60, 360)
 """Number of minute samples between two samples of each window."""
 _KEPT: Final = (7, 7, 25)
 _DAY: Final = len(_EVERY) - 1
+_LOOKS_PER_REMOVAL: Final = 5
+"""Number of items that can be looked at in the time in which one is removed."""
 _SEPARATOR: Final = "@"
 NOTHING: Final = BrokerStatsItem(sum=0, tps=0.0, avgpt=0.0)
 
@@ -157,18 +159,27 @@ class StatsItems:
                 self._of_group.add(group, (name, key))
         return found
 
-    def forget_topic(self, topic: str) -> None:
-        """Drop the items of a topic."""
+    def forget_topic(self, topic: str) -> Generator[None, None, None]:
+        """Drop the items of a topic, and return the work that drops those of its groups in slices.
+
+        What is counted for these before they are dropped is lost.
+        """
         for name, items in self._items.items():
             if topic in items and name not in self._permanent:
                 self._remove_item(name, topic)
-        for name, key in self._of_topic.of(topic):
-            self._remove_item(name, key)
+        return self._remove_items(self._of_topic.of(topic))
 
-    def forget_group(self, group: str) -> None:
-        """Drop the items of a group."""
-        for name, key in self._of_group.of(group):
-            self._remove_item(name, key)
+    def forget_group(self, group: str) -> Generator[None, None, None]:
+        """Return the work that drops the items of a group in slices."""
+        return self._remove_items(self._of_group.of(group))
+
+    def _remove_items(self, places: list[tuple[str, str]]) -> Generator[None, None, None]:
+        """Drop those of some items that still exist."""
+        for number, (name, key) in enumerate(places, 1):
+            if key in self._items[name]:
+                self._remove_item(name, key)
+            if number % (STATS_ITEMS_PER_SLICE // _LOOKS_PER_REMOVAL) == 0:
+                yield
 
     def _remove_item(self, name: str, key: str) -> None:
         del self._items[name][key]
