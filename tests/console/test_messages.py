@@ -172,6 +172,17 @@ def test_a_test_message_is_sent_after_a_preview(surfer: Surfer, cluster: SyncClu
         assert words in refused.words
 
 
+def test_a_test_message_goes_to_a_topic_by_its_name_only(surfer: Surfer, cluster: SyncCluster) -> None:
+    """As with ``cometmq produce``: a mistyped name is never taken for a queue's."""
+    cluster.create_topic("orders%2Ehigh", 1)
+    assert 'name="topic" value="orders%2Ehigh"' in surfer.get("/messages/send?topic=orders.high").text
+    refused = surfer.post("/messages/send", topic="orders.high", body="x")
+    assert refused.status == 400
+    assert "orders.high is not a valid topic name" in refused.words
+    assert "the topic of a queue with this name is orders%2Ehigh" in refused.words
+    assert "is sent to topic" in surfer.change("/messages/send", topic="orders%2Ehigh", body="x").words
+
+
 def test_the_trace_of_a_message_is_a_waterfall_from_its_producer_to_each_consumer(
     surfer: Surfer, cluster: SyncCluster
 ) -> None:

@@ -33,7 +33,8 @@ from cometmq.console.limits import MAX_FIELDS
 from cometmq.console.rendering import time_element
 from cometmq.console.security.visitors import Visitor
 from cometmq.errors import CometMQError
-from cometmq.message.queue_names import topic_spelled
+from cometmq.message.names import check_topic
+from cometmq.message.queue_names import topic_meant, topic_spelled
 from cometmq.remoting.errors import RemotingError, is_unknown_caller
 
 log = logging.getLogger(__name__)
@@ -151,6 +152,21 @@ class Ask:
         :raises FormError: the field is too long.
         """
         return topic_spelled(self.text("topic"))
+
+    def topic_to_write(self) -> str:
+        """Return the topic of a form that writes to it or creates it, which must be the topic's name.
+
+        :raises FormError: the field is too long, or not a valid name.
+        """
+        topic = self.text("topic")
+        wrong = check_topic(topic)
+        if wrong is None:
+            return topic
+        of_queue = topic_meant(topic)
+        raise FormError(
+            self.t("{name} is not a valid topic name: {wrong}", name=topic, wrong=wrong),
+            next_step=of_queue and self.t("the topic of a queue with this name is {topic}", topic=of_queue),
+        )
 
     def text(self, name: str, default: str = "", *, longest: int = 512) -> str:
         """Return a field from the form or the address, without surrounding blanks.

@@ -113,6 +113,8 @@ def test_a_load_that_cannot_be_stored_says_why(tmp_path: Any) -> None:
         (("roundtrip", "--size", "8"), "--size must be at least 16"),
         (("produce", "a b"), "is not a valid topic name"),
         (("consume", "never-made"), "never-made"),
+        (("consume", "never.made"), "never%2Emade"),
+        (("roundtrip", "never.made"), "the topic of a queue with this name is never%2Emade"),
         (("produce", "--rate", "0"), "--rate"),
     ],
 )

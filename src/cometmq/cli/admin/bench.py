@@ -15,7 +15,7 @@ from cometmq.cli.admin.bench_view import LiveView, show_outcome
 from cometmq.cli.connection import demand_topic_name, explain_connect_error, namesrv_option
 from cometmq.cli.failures import DONE, FAILED, WrongUseError
 from cometmq.cli.moments import Duration
-from cometmq.cli.names import TOPIC_TO_WRITE
+from cometmq.cli.names import TOPIC, TOPIC_TO_WRITE
 from cometmq.cli.output import notify, output_option
 from cometmq.client.errors import RemotingConnectError
 from cometmq.loop import fastest_loop
@@ -99,7 +99,7 @@ def produce(namesrv: str, output: str, **options: Any) -> int:
 
 
 @command.command("consume")
-@click.argument("topic", type=TOPIC_TO_WRITE, required=False)
+@click.argument("topic", type=TOPIC, required=False)
 @_options(*_LENGTH, *_LOAD)
 @namesrv_option
 @output_option

@@ -272,7 +272,7 @@ async def send_form(ask: Ask) -> Response:
 
 async def send(ask: Ask) -> Plan:
     """Send a message."""
-    topic = ask.topic()
+    topic = ask.topic_to_write()
     body = str(ask.form.get("body") or "").replace("\r\n", "\n")  # forms send line ends in this form
     properties: dict[str, str] = {}
     for line in ask.text("properties", longest=32_000).splitlines():

@@ -32,7 +32,7 @@ from cometmq.client.admin.topic_settings import (
 from cometmq.client.errors import BrokerError, RouteNotFoundError
 from cometmq.console.listing import listing
 from cometmq.console.page import Ask, FormError, NotFoundError, Plan, Table, change, page
-from cometmq.message.names import DLQ_PREFIX, MESSAGE_TYPE, RETRY_PREFIX, check_topic
+from cometmq.message.names import DLQ_PREFIX, MESSAGE_TYPE, RETRY_PREFIX
 from cometmq.remoting.admin_bodies import ProducerInfo
 from cometmq.remoting.bodies import TopicConfig, TopicRouteData
 from cometmq.remoting.errors import RemotingError
@@ -156,10 +156,7 @@ async def new_form(ask: Ask) -> Response:
 
 async def create(ask: Ask) -> Plan:
     """Create a topic on every broker or on one broker. Existing topics are not changed."""
-    topic = ask.text("topic")
-    wrong = check_topic(topic)
-    if wrong is not None:
-        raise FormError(ask.t("{name} is not a valid topic name: {wrong}", name=topic, wrong=wrong))
+    topic = ask.topic_to_write()
     queues = ask.whole("queues", least=1, most=MAX_QUEUES) or DEFAULT_QUEUES
     wanted = TopicConfig(
         topic_name=topic,
