@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
 from msgspec.structs import astuple
@@ -157,7 +158,10 @@ class RemotingServer:
         self._connection_limit: Final = ConnectionLimit(limits.max_connections)
         self._listener = Listener(self._accepted, clock=clock)
         self._openings: Final = OpeningConnections(
-            lambda: ServerConnection(self), tls or ServerTls(TlsOptions()), clock=clock, silence_s=limits.idle_timeout_s
+            partial(ServerConnection, self),
+            tls or ServerTls(TlsOptions()),
+            clock=clock,
+            silence_s=limits.idle_timeout_s,
         )
         self._is_bound = False
         self._is_halted = False

@@ -24,7 +24,7 @@ from cometmq.limits import (
 )
 from cometmq.message.hosts import decode_host, encode_host, format_address, unmapped
 from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand, request_command
-from cometmq.remoting.connections.descriptor import NO_DESCRIPTOR, descriptor_of
+from cometmq.remoting.connections.accepted import NO_DESCRIPTOR
 from cometmq.remoting.connections.ending import is_confirmed, is_unread, reset
 from cometmq.remoting.connections.owner import ConnectionOwner
 from cometmq.remoting.frame import FrameDecoder, FrameError, FrameTaker
@@ -49,7 +49,11 @@ class InvokeError(CometMQError):
 
 
 class ServerConnection(asyncio.Protocol):
-    """A client's connection, with its unread requests and queued responses."""
+    """A client's connection, with its unread requests and queued responses.
+
+    :param descriptor: that of the socket, by which the compiled core writes to it, or -1 if bytes must pass through the
+        transport, as with TLS.
+    """
 
     __slots__ = (
         "_decoder",
@@ -82,7 +86,7 @@ class ServerConnection(asyncio.Protocol):
     takes_notices: ClassVar[bool] = True
     """False if the client must not be notified when its groups change."""
 
-    def __init__(self, server: ConnectionOwner) -> None:
+    def __init__(self, server: ConnectionOwner, descriptor: int = NO_DESCRIPTOR) -> None:
         self._server = server
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
@@ -93,7 +97,7 @@ class ServerConnection(asyncio.Protocol):
         self._draining = False
         self._waits_for_round = False
         self._is_ending = False
-        self._socket_fd = self._fd = NO_DESCRIPTOR
+        self._socket_fd = self._fd = descriptor
         """The descriptor of a socket without TLS, and the same while all bytes that were written are sent."""
         self.direct_fd = NO_DESCRIPTOR
         """The descriptor to which the core may write the answers of this round, or -1 if anything else is queued."""
@@ -124,10 +128,10 @@ class ServerConnection(asyncio.Protocol):
         peer = transport.get_extra_info("peername") or ("0.0.0.0", 0)
         host, self.peer_port = unmapped(str(peer[0])), int(peer[1])
         self.peer_bytes = encode_host(host, self.peer_port)
-        self.peer_ip = decode_host(self.peer_bytes)[0]  # without the zone of a link-local address
+        # without the zone of a link-local address
+        self.peer_ip = decode_host(self.peer_bytes)[0] if ":" in host else host
         self.remote_address = format_address(host, self.peer_port)
         transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
-        self._socket_fd = self._fd = descriptor_of(transport)
         self.renew_taker()
         self._server.opened(self)
 

@@ -138,7 +138,7 @@ class HAService:
         self._sign_in_s = self._housekeeping_s if members is None else min(SIGN_IN_SECONDS, self._housekeeping_s)
         """Maximum time from the beginning of a connection to the sign-in or the first report."""
         self._openings = OpeningConnections(
-            lambda: HAConnection(self), tls, clock=store.clock, silence_s=self._sign_in_s
+            lambda _: HAConnection(self), tls, clock=store.clock, silence_s=self._sign_in_s
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._refusals: dict[str, str] = {}

@@ -120,7 +120,9 @@ class GrpcServer:
         """The number of calls started so far."""
         self._connection_limit: Final = connection_limit or ConnectionLimit()
         self._listener = Listener(self._accept, clock=clock)
-        self._openings = OpeningConnections(lambda: GrpcConnection(self), tls, clock=clock, silence_s=HANDSHAKE_SECONDS)
+        self._openings = OpeningConnections(
+            lambda _: GrpcConnection(self), tls, clock=clock, silence_s=HANDSHAKE_SECONDS
+        )
         self._sweeps = Periodic("closing silent connections", _SWEEP_SECONDS, self._sweep, clock=clock)
 
     @cached_property

@@ -13,7 +13,8 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, ClassVar, Final, TypeAlias, cast
 
-_NONE: Final = -1
+NO_DESCRIPTOR: Final = -1
+"""Instead of the descriptor of a socket."""
 
 
 class AcceptedSocket:
@@ -33,13 +34,13 @@ class AcceptedSocket:
 
     def detach(self) -> int:
         """Return the descriptor, which this object closes no longer."""
-        descriptor, self._descriptor = self._descriptor, _NONE
+        descriptor, self._descriptor = self._descriptor, NO_DESCRIPTOR
         return descriptor
 
     def close(self) -> None:
         """Close the descriptor, unless it belongs to a transport: uvloop closes it before it calls this method."""
         descriptor = self.detach()
-        if descriptor != _NONE:
+        if descriptor != NO_DESCRIPTOR:
             os.close(descriptor)
 
 

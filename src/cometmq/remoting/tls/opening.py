@@ -16,7 +16,7 @@ from typing import Final, cast
 from cometmq.clock import Clock
 from cometmq.limits import HANDSHAKE_SECONDS
 from cometmq.periodic import Deadline, Deadlines
-from cometmq.remoting.connections.accepted import Accepted, open_transport
+from cometmq.remoting.connections.accepted import NO_DESCRIPTOR, Accepted, open_transport
 from cometmq.remoting.connections.listener import close_all
 from cometmq.remoting.tls.server import ServerTls
 from cometmq.remoting.tls.transport import TlsTransport
@@ -38,13 +38,14 @@ _TLS_HANDSHAKE: Final = 0x16
 class OpeningConnections:
     """A server's connections whose protocol is not yet known.
 
-    :param protocol: creates the protocol of a connection.
+    :param protocol: creates the protocol of a connection from the descriptor of its socket, or -1 if bytes must pass
+        through the transport.
     :param silence_s: number of seconds in which a client must send its first byte, and its first byte after a
         handshake.
     """
 
     def __init__(
-        self, protocol: Callable[[], asyncio.Protocol], tls: ServerTls, *, clock: Clock, silence_s: float
+        self, protocol: Callable[[int], asyncio.Protocol], tls: ServerTls, *, clock: Clock, silence_s: float
     ) -> None:
         self.protocol: Final = protocol
         self.tls: Final = tls
@@ -83,7 +84,7 @@ class OpeningConnections:
             loop.call_soon(loop.call_soon, self._open_some)
 
     def _open_one(self, loop: asyncio.AbstractEventLoop, sock: Accepted) -> None:
-        opening = _Opening(self)
+        opening = _Opening(self, sock.fileno())
         try:
             open_transport(loop, sock, opening, opening.forget)
         except OSError as error:  # the client has already disconnected
@@ -128,10 +129,11 @@ class OpeningConnections:
 class _Opening(asyncio.Protocol):
     """A connection whose protocol is not yet known."""
 
-    __slots__ = ("_deadline", "_is_aborted", "_owner", "_transport")
+    __slots__ = ("_deadline", "_descriptor", "_is_aborted", "_owner", "_transport")
 
-    def __init__(self, owner: OpeningConnections) -> None:
+    def __init__(self, owner: OpeningConnections, descriptor: int) -> None:
         self._owner = owner
+        self._descriptor = descriptor
         self._transport: asyncio.Transport | None = None
         self._deadline: Deadline | None = None
         self._is_aborted = False
@@ -151,7 +153,7 @@ class _Opening(asyncio.Protocol):
         owner, transport = self._owner, self._transport
         assert transport is not None
         if isinstance(transport, TlsTransport):
-            self._hand_over(data)
+            self._hand_over(data, NO_DESCRIPTOR)
         elif data[0] == _TLS_HANDSHAKE:
             if owner.tls.accepts_tls:
                 self._abort_after(HANDSHAKE_SECONDS)
@@ -159,16 +161,16 @@ class _Opening(asyncio.Protocol):
             else:
                 self._refuse("it uses TLS (tls.server.mode=disabled)")
         elif owner.tls.accepts_plain_text:
-            self._hand_over(data)
+            self._hand_over(data, self._descriptor)
         else:
             self._refuse("it uses plain text (tls.server.mode=enforcing)")
 
-    def _hand_over(self, data: bytes) -> None:
+    def _hand_over(self, data: bytes, descriptor: int) -> None:
         """Pass the connection to its protocol."""
         transport = self._transport
         assert transport is not None
         self.forget()
-        protocol = self._owner.protocol()
+        protocol = self._owner.protocol(descriptor)
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         if not transport.is_closing():
