@@ -1,8 +1,8 @@
 """Decodes stored records into columns: Arrow arrays for many records at a time, and only the requested columns.
 
 The bytes are consecutive records, as in a pull response or a commit log; :mod:`cometmq.message.record` documents their
-layout. Only the sizes are read one by one. All other fields are gathered for all records at once
-(:mod:`cometmq.spark.records.slices`).
+layout. The compiled core decodes most columns in one pass (:mod:`cometmq.spark.records.one_pass`). In Python, only the
+sizes are read one by one. All other fields are gathered for all records at once (:mod:`cometmq.spark.records.slices`).
 """
 
 from __future__ import annotations
