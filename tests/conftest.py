@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from tests.helpers import forks
+from tests.helpers.crashed_workers import WITH_STORAGES
 from tests.helpers.crashed_workers import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
 from tests.interop import systems
 
@@ -53,6 +54,7 @@ LONG = (
     "spark/session/test_connect.py",
     "spark/jobs/mask/test_job.py",
     "spark/jobs/test_audit.py",
+    "spark/jobs/archive/test_object_stores.py",
     "interop/celery/test_reports.py",
     "interop/celery/test_suites.py",
     "interop/five/test_clients.py",
@@ -69,8 +71,13 @@ LONG = (
     "failover/nemesis/test_nemesis.py",
     "examples/test_demo.py",
     "interop/access/test_policies.py",
+    "storage/test_storage.py",
+    "spark/records/test_memory.py",
+    "test_docs_site.py",
     "broker/transaction/test_crashes.py",
     "cli/servers/test_servers.py",
+    "benchmarks/test_scale.py",
+    "deploy/test_extras.py",
     "fuzz/test_no_request_stops_the_others.py",
     "store/recovery/test_damaged_log.py",
     "client/sync/test_sync_exit.py",
@@ -81,8 +88,8 @@ LONG = (
     "client/consumer/test_ordered_machine.py",
 )
 """The files that work longest, the longest first; one of them builds for minutes where nothing is built yet."""
-for _name in LONG:
-    assert (Path(__file__).parent / _name).exists(), f"{_name} has moved: change LONG"
+for _name in (*LONG, *(file.removeprefix("tests/") for file in WITH_STORAGES)):
+    assert (Path(__file__).parent / _name).exists(), f"{_name} has moved: change LONG or WITH_STORAGES"
 
 
 IN_PROCESSES = frozenset({"interop", "crash"})

@@ -15,9 +15,26 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
+WITH_STORAGES = frozenset(
+    {
+        "tests/archive/test_chain.py",
+        "tests/spark/archives/test_delta_in_stores.py",
+        "tests/spark/jobs/archive/test_object_stores.py",
+        "tests/spark/jobs/test_places.py",
+        "tests/spark/store/test_stored_everywhere.py",
+        "tests/storage/test_storage.py",
+    }
+)
+"""Files that run in one worker: they share servers of storages, HDFS among them, and to start these takes ten seconds
+of processor time."""
+
 
 class FilesOfCrashedWorkers(LoadFileScheduling):  # type: ignore[misc]  # it has no types
     """A file's tests in one worker; those that a crashed worker leaves go to another one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = str(super()._split_scope(nodeid))
+        return "files with storages" if file in WITH_STORAGES else file
 
     def remove_node(self, node: WorkerController) -> str | None:
         """Forget a worker; the test that it was at if it has crashed, which does not run again."""
