@@ -138,7 +138,7 @@ def cpp_client() -> Path:
     def make(target: Path) -> None:
         _run([sys.executable, "-m", "venv", str(target)], HERE)
         requirements = HERE / "cpp" / "requirements.txt"
-        _run([str(target / "bin/python"), "-m", "pip", "install", "--quiet", "-r", str(requirements)], HERE)
+        _install(target / "bin/python", requirements)
         _run([str(target / "bin/python"), "-c", "import rocketmq.client"], target, HOME=str(target))
 
     if sys.platform != "linux" or os.uname().machine != "x86_64":
@@ -182,7 +182,7 @@ def celery_suites() -> Path:
 
     def make(target: Path) -> None:
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-        _run([*pip, "install", "--target", str(target / "lib"), "-r", str(requirements)], HERE)
+        _install(sys.executable, requirements, "--target", str(target / "lib"))
         plain = ["--no-deps", "--no-binary", "celery,kombu"]
         _run([*pip, "download", *plain, "--dest", str(target), "-r", str(sources)], HERE)
         for archive in target.glob("*.tar.gz"):
@@ -203,8 +203,7 @@ def faststream_cases() -> Path:
 
     def make(target: Path) -> None:
         _tests_from_git(target, os.environ.get("FASTSTREAM_REPOSITORY", address), commit)
-        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "install", "--no-deps"]
-        _run([*pip, "--target", str(target / "lib"), "-r", str(requirements)], HERE)
+        _install(sys.executable, requirements, "--no-deps", "--target", str(target / "lib"))
 
     return built(Build("faststream-cases", (source, requirements, Path(sys.executable)), make))
 
@@ -225,7 +224,7 @@ def _tests_from_git(target: Path, address: str, commit: str) -> None:
 def _python(name: str, requirements: Path) -> Path:
     def make(target: Path) -> None:
         _run([sys.executable, "-m", "venv", str(target)], HERE)
-        _run([str(target / "bin/python"), "-m", "pip", "install", "--quiet", "-r", str(requirements)], HERE)
+        _install(target / "bin/python", requirements)
 
     return built(Build(name, (requirements, Path(sys.executable)), make))
 
@@ -240,7 +239,7 @@ def django_six() -> Path:
     def make(target: Path) -> None:
         _run([python, "-m", "venv", str(target)], HERE)
         pip = [str(target / "bin/python"), "-m", "pip", "--quiet"]
-        _run([*pip, "install", "-r", str(requirements)], HERE)
+        _install(target / "bin/python", requirements)
         version = subprocess.run(
             [str(target / "bin/python"), "-m", "django", "--version"], capture_output=True, text=True, check=True
         ).stdout.strip()
@@ -309,6 +308,12 @@ def _maven(project: str, version: str, goals: tuple[str, ...], target: Path) -> 
     arguments = ["-q", "-B", "-f", str(HERE / project / "pom.xml"), f"-Drocketmq.version={version}"]
     command = [tool("mvn"), *arguments, f"-Doutput.directory={target}", *goals, "dependency:copy-dependencies"]
     _run(command, HERE, MAVEN_OPTS=" ".join((*QUICK_JAVA, os.environ.get("MAVEN_OPTS", ""))))
+
+
+def _install(python: str | Path, requirements: Path, *options: str) -> None:
+    """Install packages without their byte code, a third of the work: most of their modules are never imported."""
+    command = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-compile"]
+    _run([*command, *options, "-r", str(requirements)], HERE)
 
 
 def _files(folder: str) -> tuple[Path, ...]:
