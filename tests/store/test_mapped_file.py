@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.store.conftest import StoreBench, fill, keys_found, served
 
+from cometmq.backup.copies import content_end
+from cometmq.message.record import MESSAGE_MAGIC
+from cometmq.store.log.log_reader import MAGIC_AT, find_magics
 from cometmq.store.log.mapped_file import data_end, find_bytes, first_data
 
 ENDS = st.integers(0, mmap.PAGESIZE + 8)
@@ -37,6 +42,27 @@ def test_bytes_are_found_up_to_the_last_one_of_a_file(
     found = bytes(content).find(wanted, start, end)
     assert find_bytes(content, wanted, start, end) == found
     assert find_bytes(content, wanted, start, mmap.PAGESIZE) == bytes(content).find(wanted, start)
+
+
+KINDS = ["refuses", "hole at data", "data in holes"]
+
+
+def answer_as(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let questions about holes be answered as by some file systems."""
+    lseek, asked = os.lseek, 0
+
+    def answer(fd: int, at: int, whence: int) -> int:
+        nonlocal asked
+        if whence not in (os.SEEK_DATA, os.SEEK_HOLE):
+            return lseek(fd, at, whence)
+        asked += 1
+        assert asked < 10_000, "it asks for ever"
+        if kind == "refuses":
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        found = lseek(fd, at, os.SEEK_DATA)
+        return at if kind == "data in holes" or whence == os.SEEK_HOLE else found
+
+    monkeypatch.setattr(os, "lseek", answer)
 
 
 PAGE_BEFORE_NOTHING = """
@@ -99,3 +125,46 @@ def test_the_first_byte_of_many_parts_is_found(tmp_path: Path) -> None:
             os.pwrite(file.fileno(), b"x", number * step + 5)
             assert first_data(file.fileno(), 0, parts * step) == number * step + 5
             assert data_end(file.fileno(), parts * step) == (parts - 1) * step + 6
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_file_systems_that_know_no_holes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """WSL 1 refuses the question; go-fuse and OpenZFS 2.1.0 have named a hole where data begins."""
+    path = tmp_path / "file"
+    size, first, last = 1 << 21, 700_000, 1_500_000
+    with path.open("w+b", buffering=0) as file:
+        os.truncate(file.fileno(), size)
+        answer_as(kind, monkeypatch)
+        assert first_data(file.fileno(), 0, size) == size
+        assert data_end(file.fileno(), size) == content_end(file.fileno()) == 0
+        os.pwrite(file.fileno(), b"x", first)
+        os.pwrite(file.fileno(), b"x", last)
+        assert first_data(file.fileno(), 5, size) == first
+        assert first_data(file.fileno(), first + 1, size) == last
+        assert first_data(file.fileno(), last + 1, size) == size
+        assert data_end(file.fileno(), size) == content_end(file.fileno()) == last + 1
+        with path.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+            os.pwrite(file.fileno(), MESSAGE_MAGIC.to_bytes(4, "big", signed=True), last + 100)
+            assert list(find_magics(file.fileno(), memoryview(mapped), 0, size)) == [last + 100 - MAGIC_AT]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_killed_store_on_a_file_system_that_knows_no_holes(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    bench: StoreBench,
+    bench_at: Callable[[Path], StoreBench],
+    kind: str,
+) -> None:
+    answer_as(kind, monkeypatch)
+    store = bench.open()
+    fill(store, 500)
+    expected = served(store)
+    copy = bench_at(bench.crashed_copy(tmp_path / "killed").root)
+    killed = copy.open()
+    assert served(killed) == expected
+    assert keys_found(killed, "TopicTest", range(500)) == [*range(500)]
+    killed.close_now()
+    again = copy.open()
+    assert served(again) == expected
+    assert again.findings == []

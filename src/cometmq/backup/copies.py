@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from cometmq.store.log.mapped_file import first_data
+from cometmq.store.log.mapped_file import data_end, first_data
 
 _FICLONE: Final = 0x40049409
 """Linux ``ioctl`` that makes a copy share its blocks with the original until a block is written."""
@@ -95,22 +95,6 @@ def content_end(file: int) -> int:
 
     Afterwards, the file position is at the start.
     """
-    size = os.fstat(file).st_size
-    at = last = 0
-    while at < size:  # find the last part that is not a hole
-        try:
-            at = os.lseek(file, at, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:  # only a hole follows, up to the end of the file
-                break
-            raise
-        at = last = os.lseek(file, at, os.SEEK_HOLE)
+    end = data_end(file, os.fstat(file).st_size)
     os.lseek(file, 0, os.SEEK_SET)
-    end = last
-    while end:
-        start = max(0, end - PIECE_BYTES)
-        piece = os.pread(file, end - start, start).rstrip(b"\0")
-        if piece:
-            return start + len(piece)
-        end = start
-    return 0
+    return end

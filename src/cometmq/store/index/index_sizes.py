@@ -16,7 +16,7 @@ import numpy as np
 from cometmq.message.layout import INDEX_ENTRY
 from cometmq.store.disk import open_file
 from cometmq.store.index.index_file import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES
-from cometmq.store.log.mapped_file import find_bytes, first_data
+from cometmq.store.log.mapped_file import data_part, find_bytes, first_data
 
 _SLOT_BYTES = 4
 _OFFSET_IN_ENTRY = INDEX_ENTRY.offsets["offset"]
@@ -46,7 +46,7 @@ def _places(fd: int, content: mmap.mmap, wanted: bytes) -> Iterator[int]:
     """Yield the positions of a byte string in a file. Space that was never written is not read."""
     at = HEADER_BYTES
     while (at := first_data(fd, at, len(content))) < len(content):
-        hole = os.lseek(fd, at, os.SEEK_HOLE)
+        _, hole = data_part(fd, at, len(content)) or (at, len(content))
         at = max(HEADER_BYTES, at - len(wanted) + 1)
         while (at := find_bytes(content, wanted, at, hole)) >= 0:
             yield at

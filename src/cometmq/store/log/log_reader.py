@@ -21,14 +21,13 @@ from a unit.
 from __future__ import annotations
 
 import mmap
-import os
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, cast
 
 from cometmq.message.layout import RECORD
 from cometmq.message.record import END_FILE_MIN_BLANK_BYTES, MIN_RECORD_BYTES, parts_of
 from cometmq.store.log.commit_log import CommitLog, is_filler
-from cometmq.store.log.mapped_file import MappedFile, find_bytes, first_data
+from cometmq.store.log.mapped_file import MappedFile, data_part, find_bytes, first_data
 from cometmq.store.log.plain_records import PlainRecords, PlainRun
 from cometmq.store.log.record_scan import IDENTITY, LogRecord, is_stored_topic, read_log_record
 
@@ -236,7 +235,7 @@ def find_magics(fd: int, view: memoryview, start: int, limit: int) -> Iterator[i
     content = cast(mmap.mmap, view.obj)
     at = start + MAGIC_AT
     while (at := first_data(fd, at, limit)) < limit:
-        hole = min(limit, os.lseek(fd, at, os.SEEK_HOLE))
+        _, hole = data_part(fd, at, limit) or (at, limit)
         at = max(start + MAGIC_AT, at - len(_ANY_MAGIC))
         while (place := find_bytes(content, _ANY_MAGIC, at, hole)) >= 0:
             yield place - MAGIC_AT

@@ -18,6 +18,8 @@ from cometmq.store.disk import Disk, open_file
 
 _ZEROS: Final = bytes(1 << 18)
 _PARTS_AT_ONCE: Final = 64
+_NO_HOLES: Final = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
+"""Errors of file systems that cannot look for holes."""
 _BLOCK_BYTES: Final = 512
 """Unit of ``st_blocks`` in bytes, which is the same on all file systems."""
 
@@ -167,17 +169,33 @@ def _data_parts(fd: int, start: int, size: int, most: int = sys.maxsize) -> list
     """
     parts: list[tuple[int, int]] = []
     at = start
-    while at < size and len(parts) < most:
-        try:
-            begin = os.lseek(fd, at, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno != errno.ENXIO:
-                raise
-            break  # only a hole up to the end
-        at = min(size, os.lseek(fd, begin, os.SEEK_HOLE))
-        if begin < at:
-            parts.append((begin, at))
+    while len(parts) < most and (part := data_part(fd, at, size)) is not None:
+        parts.append(part)
+        at = part[1]
     return parts
+
+
+def data_part(fd: int, start: int, size: int) -> tuple[int, int] | None:
+    """Return the begin and end of the first part of a file that may have data, from ``start`` to ``size``, if there is
+    one.
+
+    Some file systems know nothing about holes, and say that the question is invalid (WSL 1), or that a hole begins
+    where data begins (some FUSE file systems, OpenZFS 2.1.0). Then all the rest may have data.
+    """
+    if start >= size:
+        return None
+    try:
+        begin = os.lseek(fd, start, os.SEEK_DATA)
+        end = os.lseek(fd, begin, os.SEEK_HOLE)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # only a hole up to the end
+            return None
+        if error.errno not in _NO_HOLES:
+            raise
+        return start, size
+    if begin < start or end <= begin:
+        return start, size
+    return None if begin >= size else (begin, min(end, size))
 
 
 def clear_from(path: Path, at: int, size: int) -> None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.disk import open_file
 from cometmq.store.log.commit_log import CommitLog
-from cometmq.store.log.mapped_file import file_name, first_data
+from cometmq.store.log.mapped_file import data_part, file_name, first_data
 from cometmq.store.log.record_scan import store_timestamp_of
 from cometmq.store.queue.consume_queue import BLANK_SIZE, UNIT, UNIT_DTYPE, ConsumeQueue
 from cometmq.store.queue.units import marks_lost_message, points_to_record
@@ -28,12 +28,8 @@ def read_units(queue: ConsumeQueue, start: int) -> Units:
     """Return the units in a file, up to the last byte that was written."""
     with open_file(queue.directory / file_name(start), os.O_RDONLY) as fd:
         end = 0
-        while True:
-            try:
-                end = os.lseek(fd, os.lseek(fd, end, os.SEEK_DATA), os.SEEK_HOLE)
-            except OSError:  # ENXIO: no more data
-                break
-        end = min(end, queue.file_size)
+        while (part := data_part(fd, end, queue.file_size)) is not None:
+            end = part[1]
         return np.frombuffer(os.pread(fd, end - end % CQ_UNIT_BYTES, 0), UNIT_DTYPE)
 
 
