@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 import msgspec
@@ -67,19 +67,24 @@ class ConsumerGroup(msgspec.Struct, eq=False):
 
     def selects_as(self, subscriptions: Collection[SubscriptionData]) -> bool:
         """Return whether the group has exactly these topics with the same expressions."""
-        known = self.subscriptions
-        return len(known) == _topics(subscriptions) and all(
-            (old := known.get(one.topic)) is not None
-            and old.sub_string == one.sub_string
-            and old.expression_type == one.expression_type
-            for one in subscriptions
+        return self._has_all(
+            subscriptions,
+            lambda old, one: old.sub_string == one.sub_string and old.expression_type == one.expression_type,
         )
 
     def has_applied(self, subscriptions: Collection[SubscriptionData]) -> bool:
         """Return whether :meth:`subscribe` would change nothing: no other member has sent other topics since."""
+        return self._has_all(subscriptions, lambda old, one: old.sub_version >= one.sub_version)
+
+    def _has_all(
+        self,
+        subscriptions: Collection[SubscriptionData],
+        suits: Callable[[SubscriptionData, SubscriptionData], bool],
+    ) -> bool:
+        """Return whether the group has exactly these topics, and each of its subscriptions suits the new one."""
         known = self.subscriptions
         return len(known) == _topics(subscriptions) and all(
-            (old := known.get(one.topic)) is not None and old.sub_version >= one.sub_version for one in subscriptions
+            (old := known.get(one.topic)) is not None and suits(old, one) for one in subscriptions
         )
 
     def repeats(self, data: ConsumerData) -> bool:
