@@ -314,6 +314,10 @@ class ClientInstance:
         """Send a heartbeat to every broker in every route, or only to masters if there is no consumer."""
         await self._send_heartbeats(self._heartbeat_addresses())
 
+    async def greet_new_brokers(self) -> None:
+        """Send a heartbeat to every broker in every route that has not answered one."""
+        await self._send_heartbeats(self._heartbeat_addresses() - self._heard)
+
     def _heartbeat_addresses(self) -> set[str]:
         """Return the addresses that receive heartbeats."""
         if not self._producers and not self._consumers:

@@ -175,6 +175,24 @@ async def test_a_consumer_of_many_topics_is_a_member_of_its_group(monkeypatch: p
             assert sorted(found.topic for found in info.subscription_set) == TOPICS
 
 
+async def test_a_heartbeat_that_names_no_topics_is_not_repeated_for_each_but_new_brokers_get_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A worker of 10,000 queues sent 10,000 equal heartbeats while it started."""
+    monkeypatch.setattr(cometmq.client.simple.consumer, "MAX_HEARTBEAT_TOPICS", 2)
+    async with Cluster(brokers=2) as cluster, Admin(instance=cluster.client_instance()) as admin:
+        for topic, number in zip("abcde", (0, 0, 0, 0, 1), strict=True):
+            await admin.create_topic(topic, queues=1, broker_address=cluster.brokers[number].address)
+        seen = Seen(cluster)
+        sent = []
+        async with consumer(cluster, "a", instance=seen.instance) as reader:
+            for topic in "bcde":
+                before = seen.codes.count(RequestCode.HEART_BEAT)
+                await reader.subscribe(topic)
+                sent.append(seen.codes.count(RequestCode.HEART_BEAT) - before)
+        assert sent == [1, 1, 0, 1], "the second names b, the third no topic any more; e has another broker"
+
+
 async def test_too_many_topics_are_an_error(timed: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cometmq.client.simple.consumer, "MAX_TOPICS", 3)
     with pytest.raises(ClientStateError, match=r"more than 3 topics \(divide the topics among several consumers"):

@@ -208,18 +208,23 @@ class SimpleConsumer(PoppingConsumer):
         if self._state == "running":
             await check_expressions(self.instance, self.group, [data])
             await self._places.find_routes([topic])
+        before = self.heartbeat
         self._subscriptions[topic] = data
-        await self._subscription_changed(topic)
+        await self._subscription_changed(topic, before)
 
     async def unsubscribe(self, topic: str) -> None:
         """Stop receiving messages of a topic."""
+        before = self.heartbeat
         if self._subscriptions.pop(topic, None) is not None:
-            await self._subscription_changed(topic)
+            await self._subscription_changed(topic, before)
 
-    async def _subscription_changed(self, topic: str) -> None:
+    async def _subscription_changed(self, topic: str, before: ConsumerData) -> None:
         if self._state == "running":
             self._places.changed(topic)
-            await self.instance.send_heartbeats()
+            if self.heartbeat == before:  # it does not name the topics
+                await self.instance.greet_new_brokers()
+            else:
+                await self.instance.send_heartbeats()
 
     # --- messages ---
 

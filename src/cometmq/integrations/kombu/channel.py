@@ -137,7 +137,8 @@ class Channel(virtual.Channel):
             source = Source(topic, tag_of(routing_key) if kind.type == "direct" else None, matcher(kind, routing_key))
             self._run(session.bind_private(queue, routing_key, source))
             return
-        self._run(session.forget(queue))
+        if private is not None:
+            self._run(session.forget(queue))
         self._new_queue(queue)
         if exchange not in self.state.exchanges:
             self.exchange_declare(exchange)
@@ -194,8 +195,9 @@ class Channel(virtual.Channel):
     def _prefix(self) -> str:
         return self._sync.settings.topic_prefix
 
-    def _new_queue(self, queue: str, **_: Any) -> None:
-        self._run(self.session.ensure_queue(queue))
+    def _new_queue(self, queue: str, **_: Any) -> str:
+        """Return the topic of a queue, after creating it if it does not exist."""
+        return self.session.known_topic(queue) or self._run(self.session.ensure_queue(queue))
 
     def _has_queue(self, queue: str, **_: Any) -> bool:
         return self._run(self.session.has_queue(queue))
@@ -262,7 +264,7 @@ class Channel(virtual.Channel):
                     lambda: self._waiting[False].number < UNLIMITED,
                 )
             else:
-                topic = self._run(self.session.ensure_queue(queue))
+                topic = self._new_queue(queue)
                 self._queues[topic] = queue
                 self._run(self._member().start(topic))
         except BaseException:

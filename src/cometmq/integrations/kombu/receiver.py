@@ -72,6 +72,10 @@ class _Consumer(SimpleConsumer):
         """Return the consumer's state, for administrators."""
         return ConsumerRunningInfo(properties={"PROP_CONSUME_TYPE": self.heartbeat.consume_type})
 
+    def reads(self, topic: str) -> bool:
+        """Return whether the consumer subscribes to a topic."""
+        return topic in self._subscriptions
+
 
 class Receiver:
     """One member of the group, which receives from several topics; create it on the event loop.
@@ -141,7 +145,7 @@ class Receiver:
 
         :raises BrokerError: the broker refuses, for example because the account lacks a right.
         """
-        if topic in self._consumer.topics:
+        if self._consumer.reads(topic):
             return
         await self._pause()  # two requests would each use the whole credit
         try:
@@ -176,7 +180,7 @@ class Receiver:
 
         :raises BrokerError: the broker refuses, for example because the account lacks a right.
         """
-        if topic not in self._consumer.topics:
+        if not self._consumer.reads(topic):
             await self._consumer.subscribe(topic)
         found = await self._consumer.receive(1, wait_s=0, topic=topic)
         if not found and asyncio.get_running_loop().time() < self._expected_until:
@@ -192,11 +196,10 @@ class Receiver:
         failed = ""
         while self._consumer.is_receiving:
             try:
-                while (room := self._room()) <= 0:
+                while (room := self._room(most := self._most_ahead())) <= 0:
                     self._changed.clear()
-                    if self._room() <= 0:
+                    if self._room(most) <= 0:
                         await self._changed.wait()
-                most = self._most_ahead()
                 found = await self._consumer.receive(min(room, _MOST), wait_s=_AHEAD_WAIT_S if most else None)
                 if not most:
                     self._give(found)
@@ -211,9 +214,8 @@ class Receiver:
                 failed = str(error)
                 await asyncio.sleep(_PAUSE_S)
 
-    def _room(self) -> int:
-        """Return how many messages to request now."""
-        most = self._most_ahead()
+    def _room(self, most: int) -> int:
+        """Return how many messages to request now, ``most`` of them ahead."""
         room = self._credit() - len(self._ahead) + most
         return 0 if (self._ended or self._ahead) and room < self._enough() + most // 2 else room
 

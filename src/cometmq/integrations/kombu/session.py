@@ -155,6 +155,11 @@ class Session:
 
     # --- topics ---
 
+    def known_topic(self, queue: str) -> str | None:
+        """Return the topic of a queue if it is known to exist; any thread may call this."""
+        topic = topic_of_queue(self.settings.topic_prefix, queue)
+        return topic if topic in self._topics else None
+
     async def ensure_queue(self, queue: str) -> str:
         """Return the topic of a queue, after creating it if it does not exist."""
         topic = topic_of_queue(self.settings.topic_prefix, queue)
