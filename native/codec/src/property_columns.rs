@@ -3,6 +3,7 @@
 //! A piece without name or value does not count, the first `\x01` ends the name, and of two pieces with one name the
 //! later wins.
 
+use super::words::below;
 use std::ops::Range;
 
 /// Pieces of a record from which on Python, which sorts them, finds those with equal names.
@@ -87,12 +88,6 @@ fn separators(text: &[u8]) -> impl Iterator<Item = usize> + '_ {
             })
         })
         .filter(|at| matches!(text[*at], NAME_END | PIECE_END))
-}
-
-/// The highest bit of each byte below `most`, which is at most 128, and of some others behind the first of these.
-fn below(word: u64, most: u8) -> u64 {
-    const ONES: u64 = u64::MAX / 255;
-    word.wrapping_sub(ONES * u64::from(most)) & !word & (ONES << 7)
 }
 
 /// The maps of records: `offsets` counts their entries.
