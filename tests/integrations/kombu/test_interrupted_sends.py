@@ -5,20 +5,22 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from queue import Empty
 from types import FrameType
 
 import pytest
-from kombu import Connection, Producer, Queue
+from kombu import Connection, Consumer, Producer, Queue
 from tests.helpers.waiting import wait_for
 from tests.integrations.kombu.conftest import Connect
+from tests.integrations.kombu.test_channel import Received, drain
 
 import cometmq.integrations.kombu  # noqa: F401
 from cometmq.client import PoppedMessage
 from cometmq.client.sync.base import _Call
+from cometmq.integrations.kombu.channel import Channel
 from cometmq.testing import Direction, SyncCluster
 
 
@@ -78,8 +80,16 @@ def test_a_task_that_is_sent_again_after_an_interruption_is_stored_once(is_delay
 def interrupted_with_a_message() -> Iterator[None]:
     """Interrupt this thread in the very step in which it gets a message."""
 
+    with interrupted_when(_Call.wait, lambda returned: isinstance(returned, PoppedMessage | dict)):
+        yield
+
+
+@contextmanager
+def interrupted_when(function: Callable[..., object], is_now: Callable[[object], bool]) -> Iterator[None]:
+    """Interrupt this thread when a function returns something."""
+
     def interrupt(frame: FrameType, event: str, returned: object) -> None:
-        if event == "return" and frame.f_code is _Call.wait.__code__ and isinstance(returned, PoppedMessage | dict):
+        if event == "return" and frame.f_code is function.__code__ and is_now(returned):
             raise LimitError
 
     sys.setprofile(interrupt)
@@ -108,3 +118,23 @@ def test_a_message_that_comes_with_an_interruption_comes_again(
     if not is_private:  # the channel has given it back
         with connect().SimpleQueue(name) as other:
             assert sorted(other.get(timeout=10).payload for _ in range(3)) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("is_private", [False, True])
+@pytest.mark.parametrize("function", [Channel._next_delivery_tag, Channel._accept])
+def test_a_consumer_that_is_interrupted_gets_the_message_again(
+    connection: Connection, name: str, function: Callable[..., object], is_private: bool
+) -> None:
+    received = Received()
+    with connection.channel() as channel:
+        queue = Queue(name, routing_key=name, exclusive=is_private)
+        queue(channel).declare()
+        with Consumer(channel, [queue], callbacks=[received], prefetch_count=1):
+            Producer(channel).publish("m", routing_key=name)
+            wait_for(lambda: connection.transport.mailbox._items, "the message")
+            with interrupted_when(function, lambda _: True):
+                connection.drain_events(timeout=10)
+            drain(connection, received, 1)
+            Producer(channel).publish("n", routing_key=name)
+            drain(connection, received, 2)
+    assert received.bodies == ["m", "n"]

@@ -351,8 +351,16 @@ class Channel(virtual.Channel):
         no_ack = queue in self._unacknowledged
         callbacks = self._callbacks.get(queue)
         callback = callbacks[next(reversed(callbacks))] if callbacks else None
-        payload = None if callback is None else self._accept(held, no_ack=no_ack)
-        self._waiting[held[2] is not None].taken += 1
+        waiting = self._waiting[held[2] is not None]
+        try:
+            payload = None if callback is None else self._accept(held, no_ack=no_ack)
+        except BaseException:  # a signal handler has raised, and the message comes again
+            for tag in [tag for tag, kept in list(self._held.items()) if kept is held]:
+                self._held.pop(tag, None)
+            waiting.taken += 1
+            self._give_back(held)
+            raise
+        waiting.taken += 1
         if callback is None:
             self._give_back(held)
             return
