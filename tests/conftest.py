@@ -35,6 +35,9 @@ settings.load_profile("cometmq")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts the tests in the background has it ignored, and so would the commands that they interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    # By nohup. Servers that start so keep it so, and the tests that send it to them would wait in vain.
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 systems.FILES.update(systems.SMALL_FILES)
 SMALL_STORE["mappedFileSizeCommitLog"] = str(5 * 1024 * 1024)  # see tests/broker/conftest.py

@@ -8,6 +8,7 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,11 +43,17 @@ def test_a_file_names_the_concept_that_it_stands_for(concepts: str, files: str) 
         assert any(re.search(rf"\b{concept}\b", text) for text in texts), concept
 
 
+@cache
+def modules() -> dict[Path, ast.Module]:
+    """All modules, parsed."""
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "src").rglob("*.py"))}
+
+
 def test_the_table_has_every_part_of_rocketmq_that_a_module_stands_for() -> None:
     """A module that names a class of RocketMQ in the first lines of its docstring has a row."""
     missing = []
-    for path in sorted((ROOT / "src" / "cometmq").rglob("*.py")):
-        head = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n\n")[0]
+    for path, module in modules().items():
+        head = (ast.get_docstring(module) or "").partition("\n\n")[0]
         missing += [(name, path.name) for name in PART.findall(head) if not re.search(rf"\b{name}\b", TABLE)]
     assert not missing, 'add rows to the table "Where is …?" of CONTRIBUTING.md'
 
@@ -63,8 +70,8 @@ def test_docstrings_begin_with_their_subject_or_a_verb() -> None:
     begins = re.compile(r"(What|How|Who|Whose|Whom|Where|Whether|Why)\b")
     found = [
         f"{path.name}:{text.lineno}"
-        for path in sorted((ROOT / "src").rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for path, module in modules().items()
+        for node in ast.walk(module)
         if isinstance(node, ast.Expr) and isinstance(text := node.value, ast.Constant) and begins.match(str(text.value))
     ]
     assert not found
