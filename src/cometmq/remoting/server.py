@@ -157,12 +157,8 @@ class RemotingServer:
         self._limits = limits
         self._connection_limit: Final = ConnectionLimit(limits.max_connections)
         self._listener = Listener(self._accepted, clock=clock)
-        self._openings: Final = OpeningConnections(
-            partial(ServerConnection, self),
-            tls or ServerTls(TlsOptions()),
-            clock=clock,
-            silence_s=limits.idle_timeout_s,
-        )
+        new, tls = partial(ServerConnection, self), tls or ServerTls(TlsOptions())
+        self._openings: Final = OpeningConnections(new, tls, clock=clock, silence_s=limits.idle_timeout_s)
         self._is_bound = False
         self._is_halted = False
         self._loop: asyncio.AbstractEventLoop | None = None
