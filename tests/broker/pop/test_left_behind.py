@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 from tests.broker.conftest import ConnectTo, StartBroker
-from tests.broker.pop.popping import TOPIC, Popper
+from tests.broker.pop.popping import GROUP, TOPIC, Popper
 from tests.broker.wire import Wire
 from tests.helpers.waiting import until
 
 from cometmq.broker.controller import Broker
 from cometmq.broker.pop import left_behind
 from cometmq.broker.pop.left_behind import GRACE_SECONDS
+from cometmq.remoting.codes import RequestCode
 from cometmq.testing import VirtualClock, settle
 
 
@@ -58,6 +59,24 @@ async def test_a_client_that_dies_before_it_gets_the_answer(
     assert await other.pop() == []
     await clock.run_for(GRACE_SECONDS)
     assert [(m.body, m.times) for m in await other.pop()] == [(b"a", 1)]
+
+
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [
+        (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": TOPIC}),
+        (RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": GROUP, "cleanOffset": "true"}),
+    ],
+)
+async def test_nothing_comes_back_to_what_was_deleted(
+    wire: Wire, broker: Broker, popper: Popper, clock: VirtualClock, code: RequestCode, fields: dict[str, str]
+) -> None:
+    await send(wire, b"a")
+    assert len(await popper.pop(owner="me")) == 1
+    assert (await wire.call(code, ext=fields)).code == 0
+    await close(popper, broker)
+    await clock.run_for(GRACE_SECONDS)
+    assert broker.pops._left._log.state.queues_of(TOPIC, GROUP) == []
 
 
 async def test_many_messages_are_given_back_in_several_rounds(

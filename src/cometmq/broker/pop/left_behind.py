@@ -183,7 +183,8 @@ class LeftBehind:
         now_ms, count = self._clock.now_ms(), 0
         for queue, offset in list(islice(owner.popped, MESSAGES_AT_ONCE)):
             pop_time = owner.popped.pop((queue, offset))
-            if _is_invisible(queue, offset, pop_time):
+            is_there = self._log.state.find(*queue.key) is queue  # else its topic or group was deleted
+            if is_there and _is_invisible(queue, offset, pop_time):
                 later = max(now_ms, pop_time + 1)
                 self._log.add(Changed(*queue.key, pop_time, offset, later, now_ms - later))
                 count += 1
