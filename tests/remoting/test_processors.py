@@ -6,11 +6,24 @@ import asyncio
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cometmq.remoting.client import RemotingClient
-from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.codes import CURRENT_VERSION, RequestCode, ResponseCode
+from cometmq.remoting.command import FLAG_RESPONSE, encode_json_header
+from cometmq.remoting.frame import JSON, FrameDecoder
 from cometmq.remoting.headers import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader, NoHeader
-from cometmq.remoting.processors import Answered, ProcessorTable, Request, Response, answers, handlers
+from cometmq.remoting.processors import (
+    SERVER_LANGUAGE,
+    Answered,
+    ProcessorTable,
+    Request,
+    Response,
+    answers,
+    encode_response,
+    handlers,
+)
 from cometmq.remoting.server import RemotingServer
 
 
@@ -39,6 +52,24 @@ def test_marks_name_code_header_and_limits_of_each_handler() -> None:
         ("later", Answered(RequestCode.GET_BROKER_CONFIG, NoHeader, (), None)),
         ("offset", Answered(RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader, ("MAX_TOPIC_CHARS",), None)),
     ]
+
+
+@given(
+    code=st.sampled_from([0, ResponseCode.SYSTEM_ERROR, 2**31 - 1, -1]),
+    opaque=st.integers(-(2**31), 2**31 - 1),
+    remark=st.none() | st.text(max_size=3),
+    ext=st.none() | st.dictionaries(st.sampled_from("ab"), st.text(max_size=3), max_size=1),
+    body=st.binary(max_size=3),
+)
+def test_a_response_without_fields_has_the_header_of_any_other(
+    code: int, opaque: int, remark: str | None, ext: dict[str, str] | None, body: bytes
+) -> None:
+    decoder = FrameDecoder()
+    decoder.push(b"".join(encode_response(JSON, opaque, Response(code, remark=remark, ext=ext, body=body))))
+    frame = decoder.next()
+    assert frame is not None
+    usual = encode_json_header(code, opaque, FLAG_RESPONSE, remark, ext or None, SERVER_LANGUAGE, CURRENT_VERSION)
+    assert (frame.header, frame.body) == (usual, body)
 
 
 async def test_two_parts_do_not_answer_one_code_unless_one_takes_the_place_of_the_other() -> None:

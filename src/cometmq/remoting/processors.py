@@ -51,6 +51,13 @@ SERVER_LANGUAGE: Final = "JAVA"
 """The language in responses, chosen because every client knows it."""
 
 
+_BARE_HEADER: Final = (
+    f'{{"code":%d,"flag":{FLAG_RESPONSE},"language":"{SERVER_LANGUAGE}","opaque":%d,'
+    f'"serializeTypeCurrentRPC":"JSON","version":{CURRENT_VERSION}}}'
+).encode()
+"""The JSON header of a response without fields and remark, as to most heartbeats and commits of offsets."""
+
+
 class Request(msgspec.Struct, Generic[H], rename={"header": "extFields"}):
     """A request as passed to handlers, without its body.
 
@@ -383,6 +390,8 @@ def encode_response(
                 ext_fields=fields,
             )
         )
+    elif not fields and remark is None and language == SERVER_LANGUAGE:
+        head = _BARE_HEADER % (response.code, opaque)
     else:
         head = encode_json_header(
             response.code, opaque, FLAG_RESPONSE, remark, fields or None, language, CURRENT_VERSION

@@ -51,8 +51,7 @@ class InvokeError(CometMQError):
 class ServerConnection(asyncio.Protocol):
     """A client's connection, with its unread requests and queued responses.
 
-    :param descriptor: that of the socket, by which the compiled core writes to it, or -1 if bytes must pass through the
-        transport, as with TLS.
+    :param descriptor: that of the socket, by which the compiled core writes to it, or -1 if it must not, as with TLS.
     """
 
     __slots__ = (
@@ -128,8 +127,7 @@ class ServerConnection(asyncio.Protocol):
         peer = transport.get_extra_info("peername") or ("0.0.0.0", 0)
         host, self.peer_port = unmapped(str(peer[0])), int(peer[1])
         self.peer_bytes = encode_host(host, self.peer_port)
-        # without the zone of a link-local address
-        self.peer_ip = decode_host(self.peer_bytes)[0] if ":" in host else host
+        self.peer_ip = decode_host(self.peer_bytes)[0] if ":" in host else host  # without the zone of fe80::1%eth0
         self.remote_address = format_address(host, self.peer_port)
         transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
         self.renew_taker()
@@ -233,7 +231,7 @@ class ServerConnection(asyncio.Protocol):
         look = FRAMES_PER_LOOK
         ends: float | None = None
         try:
-            while not self._paused and self._out_bytes < WRITE_HIGH_WATER_BYTES and not self.closed:
+            while decoder.pending and not self._paused and self._out_bytes < WRITE_HIGH_WATER_BYTES and not self.closed:
                 if not look:
                     now = clock.monotonic()
                     if ends is not None and now >= ends:
@@ -254,6 +252,8 @@ class ServerConnection(asyncio.Protocol):
                     look, ends = 0, began + ROUND_SECONDS if ends is None else ends
             else:
                 self.frame_sweeps = -1
+                if not decoder.pending:
+                    self._count_unfinished(0)
         except FrameError as error:
             log.warning("closing %s: %s", self.remote_address, error)
             self.close()

@@ -351,10 +351,10 @@ class ClientRegistry:
 
     def has_room(self, data: HeartbeatData, connection: ServerConnection) -> bool:
         """Return whether the limits allow all clients in a heartbeat."""
-        producers = (producer.group_name for producer in data.producer_data_set)
-        return self.producers.has_room(producers, connection) and (
-            self.consumers.has_room(data.consumer_data_set, connection)
-        )
+        producers, consumers = data.producer_data_set, data.consumer_data_set
+        return (
+            not producers or self.producers.has_room((producer.group_name for producer in producers), connection)
+        ) and (not consumers or self.consumers.has_room(consumers, connection))
 
     def is_stranger(self, connection: ServerConnection, group_name: str, client_id: str) -> bool:
         """Return whether a connection has sent heartbeats, but none for this member of the consumer group.
