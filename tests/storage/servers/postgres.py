@@ -33,6 +33,7 @@ def postgres() -> Iterator[str]:
         made = [*prefix, programs[0], "-D", str(data), "-A", "trust", "-U", "lake", "--locale=C", "--no-sync"]
         subprocess.run([*made, "-E", "UTF8"], check=True, capture_output=True, cwd=directory)
         command = [*prefix, programs[1], "-D", str(data), "-p", str(port), "-h", "127.0.0.1", "-k", "", "-F"]
+        command += ["-c", "dynamic_shared_memory_type=mmap"]  # posix would leave a file in memory when it is killed
         with server(command, directory, [port]):
             yield f"postgresql+psycopg2://lake@127.0.0.1:{port}/postgres"
     finally:
