@@ -84,7 +84,7 @@ async def test_accounts_go_over_and_a_deleted_one_does_not_come_back_with_a_memb
         kept = PlainFiles(tmp_path / f"acl-{down}").rules.accounts.keys() - {OWN["accessKey"]}
         assert kept == {"account-1", "account-2", "account-3"}
         again = await start(members, down)
-        await until(lambda: names(again) == {"account-2"})
+        await until(lambda: names(again) == {"account-2"} and down in members.in_sync)
         await first.hand_over(down, "a test")
         await until(lambda: members.master is again)
         assert names(again) == {"account-2"}
