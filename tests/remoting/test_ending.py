@@ -100,6 +100,21 @@ async def test_a_connection_without_any_request_ends_with_a_reset(service: Servi
     assert service.closed == service.kept
 
 
+async def test_a_connection_is_reset_when_nothing_has_arrived_for_a_moment(service: Service, client: Socket) -> None:
+    """A Java 4 client that finds the reset when it writes does not fail its other requests."""
+    connection = service.kept[0]
+    connection.end_if_quiet()
+    assert not connection.is_closing
+    await client.ask(max_offset(2))
+    connection.end_if_quiet()
+    assert not connection.is_closing
+    while service.server.connections:  # the client's system confirms the answer
+        connection.end_if_quiet()
+        await asyncio.sleep(0)
+    assert await client.all() == []
+    assert client.is_reset
+
+
 async def test_a_client_that_always_asks_is_answered_and_reset_at_once(service: Service, client: Socket) -> None:
     stopping = asyncio.ensure_future(service.server.stop())
     opaque = 1

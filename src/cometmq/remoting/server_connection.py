@@ -25,7 +25,7 @@ from cometmq.limits import (
 from cometmq.message.hosts import decode_host, encode_host, format_address, unmapped
 from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand, request_command
 from cometmq.remoting.connections.accepted import NO_DESCRIPTOR
-from cometmq.remoting.connections.ending import is_confirmed, is_unread, reset
+from cometmq.remoting.connections.ending import is_confirmed, is_unread, reset, reset_if_sent
 from cometmq.remoting.connections.owner import ConnectionOwner
 from cometmq.remoting.frame import FrameDecoder, FrameError, FrameTaker
 from cometmq.remoting.headers import Header
@@ -389,7 +389,7 @@ class ServerConnection(asyncio.Protocol):
         if self.closed or self._transport.is_closing():
             return
         if self._is_ending and is_confirmed(self._transport):
-            asyncio.get_running_loop().call_soon(self._end_behind_responses)
+            asyncio.get_running_loop().call_soon(reset_if_sent, self._transport)
         if len(out) == 1:
             self._transport.write(out[0])
         elif size <= _JOIN_BYTES:
@@ -479,17 +479,11 @@ class ServerConnection(asyncio.Protocol):
         self._socket_fd = self._fd = self.direct_fd = NO_DESCRIPTOR
 
     def end_if_quiet(self) -> None:
-        """End the connection with a reset if the client has all responses and nothing is unread."""
-        transport = self._transport
+        """End the connection with a reset if the client has all responses, and has sent nothing since the last call."""
+        transport, was_quiet, self.quiet_sweeps = self._transport, self.quiet_sweeps, 1
         if transport is None or self._out or transport.is_closing() or not is_confirmed(transport):
             return
-        if self._paused or not is_unread(transport):
-            reset(transport)
-
-    def _end_behind_responses(self) -> None:
-        """Reset the connection if the system has accepted the last responses."""
-        transport = self._transport
-        if transport is not None and not transport.is_closing() and not transport.get_write_buffer_size():
+        if self._paused or (was_quiet and not is_unread(transport)):
             reset(transport)
 
     def abort(self) -> None:

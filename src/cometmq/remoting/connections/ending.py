@@ -6,13 +6,15 @@ After a reset (RST) they fail at once, and a send goes to another broker. So eac
 
 A reset discards what the client's system has not confirmed. So a connection ends only when all earlier responses are
 confirmed. Until then requests are still read and answered, as a rule with a refusal, which other brokers make good. The
-best moment is right behind a response: a client that sends one request after the other has then none under way. A
-client that sends nothing is reset at once. One that always has requests under way is no longer read after a while, so
-that its responses get confirmed. A client that does not read its responses in time gets a plain end behind those that
-the system has accepted.
+best moment is right behind a response: a client that sends one request after the other has then none under way. Other
+connections end when nothing has arrived for a moment. One that always has requests under way is no longer read after a
+while, so that its responses get confirmed. A client that does not read its responses in time gets a plain end behind
+those that the system has accepted.
 
 A Java client repeats an asynchronous send after a reset, but not after a refusal. So sends of Java clients are not
-refused, but left to the reset. Other clients are refused: some of them wait for their timeout also after a reset.
+refused, but left to the reset. When nothing more arrives, the threads of such a client wait for answers: if it found
+the reset while it writes, and not while it reads, a Java 4 client would wait for its other requests as after a plain
+end. Other clients are refused: some of them wait for their timeout also after a reset.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ class Ending(Protocol):
         """End the connection soon, right behind the next responses if all earlier ones are confirmed."""
 
     def end_if_quiet(self) -> None:
-        """End the connection now if nothing is unread and all responses are confirmed."""
+        """End the connection now if nothing has arrived since the last call and all responses are confirmed."""
 
     def pause_requests(self) -> None:
         """Stop reading requests."""
@@ -104,6 +106,12 @@ def reset(transport: asyncio.Transport) -> None:
     with suppress(OSError):  # it is already closed
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
     transport.abort()
+
+
+def reset_if_sent(transport: asyncio.Transport) -> None:
+    """Abort a connection with a reset if the system has accepted everything that was written."""
+    if not transport.is_closing() and not transport.get_write_buffer_size():
+        reset(transport)
 
 
 def _count(transport: asyncio.Transport, what: int) -> int:
