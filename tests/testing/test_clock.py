@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import cometmq
 from cometmq.clock import SYSTEM_CLOCK
+from cometmq.remoting.connections.pause import SocketPause
 from cometmq.testing import VirtualClock
 from cometmq.testing.idle import NeverIdleError, busy_pool_threads, is_idle, settle
 
@@ -192,6 +193,16 @@ async def test_settling_waits_for_work_that_a_waiting_thread_was_given() -> None
             assert work.done()
 
 
+async def test_time_stands_still_while_the_sockets_of_a_server_that_stops_have_their_pause() -> None:
+    clock = VirtualClock()
+    pause = asyncio.create_task(SocketPause.wait())
+    await asyncio.sleep(0)
+    assert not is_idle()
+    await clock.run_for(1)
+    assert pause.done()
+    assert not SocketPause.under_way
+
+
 async def test_two_that_settle_at_once_do_not_keep_each_other_awake() -> None:
     clock = VirtualClock()
     await asyncio.gather(settle(), settle(), clock.run_for(1), clock.run_for(2))
@@ -235,8 +246,7 @@ REAL_TIME = {
     "client/instance.py": "makes names unique by it",
     "testing/idle.py": "gives up, in real seconds, on a loop that does not become idle",
     "remoting/tls/own_authority.py": "dates certificates, which other programs compare with the real date",
-    "remoting/connections/ending.py": "gives the system's sockets a moment to close when a server stops",
-    "remoting/connections/listener.py": "gives the system's sockets a moment to close when a server stops",
+    "remoting/connections/pause.py": "gives the system's sockets a moment when a server stops",
     "testing/stall.py": "notices, in real seconds, that nobody moves the clock",
     "store/recovery/known_files.py": "compares it with the times that the file system gives to changes",
     "testing/processes.py": "waits for processes, whose time cannot be moved",

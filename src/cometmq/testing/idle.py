@@ -1,8 +1,9 @@
 """Detects when an event loop is idle, so that a virtual clock can be moved.
 
 A loop is idle when no callback is ready, no socket or pipe has an event, no thread of a pool works (a flush,
-``asyncio.to_thread``, a consumer's plain listener) and no TLS handshake runs. The loop's own timers (``asyncio.sleep``)
-use real time and do not count.
+``asyncio.to_thread``, a consumer's plain listener), no TLS handshake runs, and no server that stops waits for its
+sockets (:class:`~cometmq.remoting.connections.pause.SocketPause`). The loop's own timers (``asyncio.sleep``) use real
+time and do not count.
 
 asyncio and ``concurrent.futures`` have no public way to ask for this. This file reads private fields of CPython 3.11 to
 3.14, for tests only: ``_ready`` and ``_selector`` of asyncio's loops (unchanged since Python 3.4), and
@@ -25,14 +26,15 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from cometmq.errors import CometMQError
+from cometmq.remoting.connections.pause import SocketPause
 from cometmq.remoting.tls.server import HandshakeThread
 
 SETTLE_SECONDS: Final = 10.0
 """Seconds after which a busy loop is considered never to become idle."""
 _MOST_TIMES_AS_LONG: Final = 6
 """A limit lasts at most so many times as long, on a machine that is busy with other processes."""
-_THREAD_LOOK_SECONDS: Final = 0.0002
-"""Real seconds between two checks while only threads are working."""
+_LOOK_SECONDS: Final = 0.0002
+"""Real seconds between two checks while only threads or the system's sockets are working."""
 
 _WORKER: Final = pools._worker.__code__
 _settling: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[None]] = WeakKeyDictionary()
@@ -76,19 +78,19 @@ async def _wait_until_idle(loop: asyncio.AbstractEventLoop, limit_s: float) -> N
         took = time.monotonic() - began
         if took > limit_s and (time.process_time() - worked > limit_s or took > _MOST_TIMES_AS_LONG * limit_s):
             raise _never_idle_error(took)
-        if not ready and _are_threads_busy():
-            await asyncio.sleep(_THREAD_LOOK_SECONDS)
+        if not ready and _is_work_elsewhere():
+            await asyncio.sleep(_LOOK_SECONDS)
 
 
 def _is_quiet(ready: deque[Any], selector: BaseSelector) -> bool:
-    if ready or _are_threads_busy() or selector.select(0):
+    if ready or _is_work_elsewhere() or selector.select(0):
         return False
     # select() let other threads run: a thread that had just taken its work is visible now, and so are its results.
-    return not ready and not _are_threads_busy()
+    return not ready and not _is_work_elsewhere()
 
 
-def _are_threads_busy() -> bool:
-    return HandshakeThread.left > 0 or bool(busy_pool_threads())
+def _is_work_elsewhere() -> bool:
+    return HandshakeThread.left > 0 or bool(SocketPause.under_way) or bool(busy_pool_threads())
 
 
 def busy_pool_threads() -> list[Thread]:

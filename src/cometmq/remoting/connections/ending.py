@@ -20,16 +20,15 @@ end. Other clients are refused: some of them wait for their timeout also after a
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import socket
 import struct
 import sys
-import termios
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Final, Protocol
 
 from cometmq.remoting.codes import LanguageCode, RequestCode
+from cometmq.remoting.connections.pause import SocketPause
 
 _SENDS: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 _JAVA: Final = frozenset({LanguageCode.JAVA.name, LanguageCode.JAVA.value})
@@ -37,7 +36,6 @@ _JAVA: Final = frozenset({LanguageCode.JAVA.name, LanguageCode.JAVA.value})
 _ATTEMPTS: Final = 100
 _ATTEMPTS_OF_BUSY: Final = 10
 """Attempts after which no more requests are read."""
-_PAUSE_S: Final = 0.01
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
 _COUNT_BYTES: Final = 4
 """Size of the kernel's ``int``."""
@@ -86,19 +84,19 @@ async def end_all(connections: Collection[Ending], at_end_of_round: Callable[[Ca
             for connection in list(connections):
                 connection.pause_requests()
         at_end_of_round(end_quiet)
-        await asyncio.sleep(_PAUSE_S)
+        await SocketPause.wait()
     for connection in list(connections):
         connection.abort()
 
 
 def is_confirmed(transport: asyncio.Transport) -> bool:
     """Return whether the client's system has received everything that was written."""
-    return not transport.get_write_buffer_size() and not _count(transport, termios.TIOCOUTQ)
+    return not transport.get_write_buffer_size() and not _count(transport, "TIOCOUTQ")
 
 
 def is_unread(transport: asyncio.Transport) -> bool:
     """Return whether bytes have arrived that nobody has read."""
-    return _count(transport, termios.FIONREAD) > 0
+    return _count(transport, "FIONREAD") > 0
 
 
 def reset(transport: asyncio.Transport) -> None:
@@ -114,11 +112,17 @@ def reset_if_sent(transport: asyncio.Transport) -> None:
         reset(transport)
 
 
-def _count(transport: asyncio.Transport, what: int) -> int:
-    """Return a number of bytes that the system has for the transport's socket, or 0 if it does not tell."""
+def _count(transport: asyncio.Transport, request: str) -> int:
+    """Return a number of bytes that the system has for the transport's socket, or 0 if it does not tell.
+
+    :param request: the name of the kernel's request for it (``ioctl``).
+    """
+    import fcntl  # clients are imported also where Unix's modules are missing
+    import termios
+
     count = bytearray(_COUNT_BYTES)
     try:
-        fcntl.ioctl(transport.get_extra_info("socket").fileno(), what, count)
+        fcntl.ioctl(transport.get_extra_info("socket").fileno(), getattr(termios, request), count)
     except (OSError, ValueError):  # already closed
         return 0
     return int.from_bytes(count, sys.byteorder)

@@ -21,6 +21,7 @@ from cometmq.clock import Clock
 from cometmq.limits import MAX_CONNECTIONS
 from cometmq.message.hosts import addresses_of, format_address, unmapped
 from cometmq.remoting.connections.accepted import Accepted, acceptor
+from cometmq.remoting.connections.pause import SocketPause
 from cometmq.threads import look_up
 
 _log = logging.getLogger(__name__)
@@ -187,7 +188,6 @@ def _with_address(address: tuple[object, ...]) -> Iterator[None]:
 
 
 _ATTEMPTS: Final = 100
-_PAUSE_S: Final = 0.01
 
 
 class Closing(Protocol):
@@ -207,7 +207,7 @@ async def close_all(connections: Collection[Closing]) -> None:
     for _ in range(_ATTEMPTS):
         if not connections:
             return
-        await asyncio.sleep(_PAUSE_S)
+        await SocketPause.wait()
     for connection in list(connections):
         connection.abort()
 
