@@ -4,7 +4,7 @@
 failure                       the message   a producer                                the blocking sender
 ============================  ============  ========================================  =========================
 no connection, ``BUSY``       not stored    tries again until the time is up          the same
-``NOT_NOW``                   not stored    as ``retry_response_codes`` says          until the time is up
+``NOT_NOW``                   unknown       as ``retry_response_codes`` says          until the time is up
 ``LESS_SAFE``                 stored        tries again only if it is configured to   until the time is up
 no answer                     unknown       tries again as often as configured        until the time is up
 ``RETRY_RESPONSE_CODES``      unknown       the same, unless an account is denied     fails, except ``NOT_NOW``
@@ -55,5 +55,8 @@ class Pauses(NamedTuple):
 
 
 def is_not_now(error: Exception) -> bool:
-    """Return whether a broker answered that it stores nothing now: it is stopping, or has too much to do."""
+    """Return whether a broker answered that it accepts nothing now: it is stopping, or has too much to do.
+
+    A master that has lost its set may have stored the message (``docs/failover.md``), so a repeated one may be a copy.
+    """
     return getattr(error, "code", None) in NOT_NOW
