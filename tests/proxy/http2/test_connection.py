@@ -151,6 +151,31 @@ def test_calls_that_cross_a_goaway_are_ignored_and_others_go_on() -> None:
     assert server.got[1] == b"answer"
 
 
+def test_calls_that_cross_an_announced_goaway_are_handled_until_the_client_confirms_it() -> None:
+    server = Server(first_window=65_535)
+    connection = server.connection
+    server.open(1)
+    connection.announce_goaway()
+    goaway, ping = connection.out[0][:17], connection.out[0][17:]
+    assert goaway == frames.goaway(2**31 - 1, frames.ErrorCode.NO_ERROR)
+    server.open(3)
+    server.receive(frame(frames.PING, frames.ACK, 0, b"of other"))
+    server.open(5)
+    connection.add_bytes(frame(frames.PING, frames.ACK, 0, ping[frames.HEAD_BYTES :]))
+    connection.handle_frames(1)
+    assert connection.out == [frames.goaway(5, frames.ErrorCode.NO_ERROR)]
+    for number in (1, 3, 5):
+        assert not connection.is_over
+        server.streams[number].end(TRAILERS)
+    assert connection.is_over
+
+
+def test_a_confirmation_of_nothing_ends_nothing() -> None:
+    server = Server(first_window=65_535)
+    server.receive(frame(frames.PING, frames.ACK, 0, b"lastping"))
+    assert server.open(1)
+
+
 @pytest.mark.parametrize("updates", [1, 3])
 def test_the_answer_of_a_taken_call_uses_the_window_given_to_its_stream_alone(updates: int) -> None:
     """The client has taken back its first window between the call and its answer."""

@@ -16,8 +16,7 @@ from tests.proxy.wire import HELLO, data, headers, javas_headers, prefixed
 
 from cometmq.core import CORE
 from cometmq.proxy.http2 import frames
-from cometmq.proxy.http2.connection import answers_in
-from cometmq.proxy.http2.frames import ErrorCode
+from cometmq.proxy.http2.frames import ErrorCode, answers_in
 from cometmq.proxy.protocol import v2
 from cometmq.remoting.bodies import TopicConfig
 from cometmq.store.errors import StoreError

@@ -38,8 +38,8 @@ from cometmq.proxy.backend.backend import CallsPeer, CallsSession, RenewedHandle
 from cometmq.proxy.backend.plain_acks import AckBlock, acknowledge, refused_response
 from cometmq.proxy.converter import RESERVED
 from cometmq.proxy.errors import OK, ProxyError, refused
-from cometmq.proxy.http2.connection import MAX_TAKEN_ANSWER_BYTES, TakenCalls, answers_in
-from cometmq.proxy.http2.frames import HEAD_BYTES
+from cometmq.proxy.http2.connection import MAX_TAKEN_ANSWER_BYTES, TakenCalls
+from cometmq.proxy.http2.frames import HEAD_BYTES, answers_in
 from cometmq.proxy.limits import MAX_ACK_ENTRIES
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.rpc.status import HEADERS, OK_TRAILERS

@@ -12,12 +12,12 @@ settings, resets, priorities, empty data) are limited; a client that exceeds a l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from cometmq.clock import Clock
 from cometmq.proxy.http2 import frames
-from cometmq.proxy.http2.frames import ControlFrameBudget, ErrorCode, Http2Error
+from cometmq.proxy.http2.frames import ControlFrameBudget, ErrorCode, Http2Error, answers_in
 from cometmq.proxy.http2.hpack import Decoder, HpackError, new_decoder
 from cometmq.proxy.http2.stream import FRAME_BYTES, Inbound, Stream, StreamEvent
 from cometmq.proxy.limits import (
@@ -29,7 +29,7 @@ from cometmq.proxy.limits import (
 
 _DEFAULT_WINDOW: Final = 65_535
 _MAX_WINDOW: Final = 2**31 - 1
-_ANSWER_FRAMES: Final = 3
+_LAST_PING: Final = b"lastping"
 MAX_TAKEN_ANSWER_BYTES: Final = FRAME_BYTES
 """Maximum size of the data in a response of :attr:`Http2Connection.take_calls`.
 
@@ -60,6 +60,7 @@ class Http2Connection:
     """
 
     __slots__ = (
+        "_announced_goaway",
         "_block",
         "_block_flags",
         "_block_stream",
@@ -107,7 +108,7 @@ class Http2Connection:
         self._given: dict[int, int] = {}
         """Updates of the windows of streams that may be those of taken calls, since the first window was lowered."""
         self._last_stream = 0
-        self._sent_goaway = False
+        self._announced_goaway = self._sent_goaway = False
         self._is_lost = self._is_cut = False
         self._frames_left = 0
         """Number of frames that the current call can still handle."""
@@ -148,6 +149,19 @@ class Http2Connection:
     def ping(self) -> None:
         """Send a PING frame, which the client must answer."""
         self.queue(frames.frame(frames.PING, 0, 0, b"cometmq\0"))
+
+    def announce_goaway(self) -> None:
+        """Ask the client to open no more streams, and accept those that it has opened before it reads this.
+
+        Clients answer the PING, and then nothing more can arrive: the next GOAWAY names the last stream.
+        """
+        self._announced_goaway = True
+        self.queue(frames.goaway(frames.MAX_STREAM, ErrorCode.NO_ERROR) + frames.frame(frames.PING, 0, 0, _LAST_PING))
+
+    @property
+    def is_over(self) -> bool:
+        """True after GOAWAY once all streams have ended; calls without a stream are answered in their round."""
+        return self._sent_goaway and not self.streams
 
     def send_goaway(self, code: ErrorCode = ErrorCode.NO_ERROR, reason: str = "") -> None:
         """Send a GOAWAY frame, and accept no new streams."""
@@ -269,6 +283,8 @@ class Http2Connection:
             if not flags & frames.ACK:
                 self._control_frames.spend()
                 self.queue(frames.frame(frames.PING, frames.ACK, 0, payload))
+            elif payload == _LAST_PING and self._announced_goaway:
+                self.send_goaway()
         elif kind == frames.CONTINUATION:
             self._continuation(flags, number, payload)
         elif kind == frames.PUSH_PROMISE:
@@ -477,17 +493,3 @@ class Http2Connection:
             stream = next(iter(self.blocked))
             del self.blocked[stream]
             stream.pump()
-
-
-def answers_in(data: bytes) -> Iterator[tuple[int, bytes, bytes, bytes]]:
-    """Yield the stream and the payloads of each response of three frames: headers, data and trailers."""
-    at = 0
-    payloads: list[bytes] = []
-    while at < len(data):
-        high, low, _, _, number = frames.HEAD.unpack_from(data, at)
-        begin = at + frames.HEAD_BYTES
-        at = begin + (high << 8 | low)
-        payloads.append(data[begin:at])
-        if len(payloads) == _ANSWER_FRAMES:
-            yield number, payloads[0], payloads[1], payloads[2]
-            payloads.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import struct
+from collections.abc import Iterator
 from typing import Final
 
 from cometmq.clock import Clock
@@ -39,6 +40,9 @@ HEAD: Final = struct.Struct(">HBBBI")
 """A frame header: length (the upper two bytes, then the lowest byte), type, flags and stream id."""
 SETTING: Final = struct.Struct(">HI")
 NUMBER: Final = struct.Struct(">I")
+MAX_STREAM: Final = 2**31 - 1
+"""The largest stream id."""
+_ANSWER_FRAMES: Final = 3
 _EARNED_BY_DATA: Final = 2
 """Number of control frames that a client may send for each response frame; Java clients send a ping after each
 frame.
@@ -92,6 +96,20 @@ def reset(stream: int, code: ErrorCode) -> bytes:
 def goaway(last_stream: int, code: ErrorCode, reason: str = "") -> bytes:
     """Encode a GOAWAY frame."""
     return frame(GOAWAY, 0, 0, NUMBER.pack(last_stream) + NUMBER.pack(code) + reason.encode())
+
+
+def answers_in(data: bytes) -> Iterator[tuple[int, bytes, bytes, bytes]]:
+    """Yield the stream and the payloads of each response of three frames: headers, data and trailers."""
+    at = 0
+    payloads: list[bytes] = []
+    while at < len(data):
+        high, low, _, _, number = HEAD.unpack_from(data, at)
+        begin = at + HEAD_BYTES
+        at = begin + (high << 8 | low)
+        payloads.append(data[begin:at])
+        if len(payloads) == _ANSWER_FRAMES:
+            yield number, payloads[0], payloads[1], payloads[2]
+            payloads.clear()
 
 
 def unpadded(payload: bytes) -> bytes:

@@ -125,6 +125,7 @@ class Call:
         "arrived",
         "metadata",
         "on_cancel",
+        "on_stop",
         "peer",
     )
 
@@ -147,6 +148,8 @@ class Call:
         self._is_done = False
         self.on_cancel: Callable[[], None] | None = None
         """Called when the client cancels a call whose direct handler has not answered yet."""
+        self.on_stop: Callable[[], None] | None = None
+        """Answers a call that waits for something to happen, because the server stops."""
         self.peer: Final = peer
         self.metadata: Final = metadata
         self.arrived: Final = owner.clock.monotonic()
@@ -270,7 +273,7 @@ class Call:
     def _release(self) -> None:
         self._is_done = True
         self._conversation = None
-        self.on_cancel = None
+        self.on_cancel = self.on_stop = None
         self._free_buffer()
         self.peer.count_incomplete(-self._weight)
 
@@ -287,6 +290,14 @@ class Call:
             on_cancel()
         if conversation is not None:
             conversation.ended()
+
+    def stop_waiting(self) -> None:
+        """End the call if it waits for something to happen, because the server stops."""
+        if self._conversation is not None:
+            self._conversation.ended()
+            self.finish()
+        elif self.on_stop is not None:
+            self.on_stop()
 
     async def _run(self, request: Any) -> None:
         assert self._method.handler is not None

@@ -42,6 +42,7 @@ from cometmq.proxy.limits import (
     MAX_HEADER_LIST_BYTES,
 )
 from cometmq.proxy.rpc.call import Call, Method
+from cometmq.proxy.rpc.ending import end_all
 from cometmq.proxy.rpc.pace import Pace
 from cometmq.proxy.rpc.status import HEADERS, GrpcStatus, plain_answer, trailers
 from cometmq.remoting.connections.accepted import Accepted
@@ -151,14 +152,15 @@ class GrpcServer:
         self._sweeps.start()
 
     async def stop(self) -> None:
-        """Stop accepting calls, cancel open calls, and close all connections."""
+        """Stop accepting connections, answer the calls under way, and close all connections; see
+        :mod:`cometmq.proxy.rpc.ending`.
+        """
         self._sweeps.close()
         if not self._listener.is_open:
             return
         self._listener.close()
         await self._openings.stop()
-        for connection in self.connections:
-            connection.send_goaway()
+        await end_all(self.connections)
         await self._tasks.stop()
         await close_all(self.connections)
 
@@ -422,9 +424,24 @@ class GrpcConnection(asyncio.Protocol):
             self.flush()
             asyncio.get_running_loop().call_soon(self.abort)
 
-    def send_goaway(self) -> None:
+    def announce_end(self) -> None:
         """Send GOAWAY, so that the client opens a new connection for its next calls."""
+        self.http2.announce_goaway()
+
+    def stop_waiting(self) -> None:
+        """End the calls that wait for something to happen."""
+        for stream in list(self.http2.streams.values()):
+            if isinstance(stream.inbound, Call):
+                stream.inbound.stop_waiting()
+
+    def refuse_calls(self) -> None:
+        """Accept no more calls, even if the client has not confirmed that it makes none."""
         self.http2.send_goaway()
+
+    @property
+    def is_over(self) -> bool:
+        """True if no more calls can arrive and all calls are answered, except those of this round."""
+        return self.http2.is_over
 
     def close(self) -> None:
         """Close the connection after the queued bytes have been sent."""

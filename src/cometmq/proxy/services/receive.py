@@ -84,7 +84,7 @@ class _Poll:
         self.is_cancelled = False
 
     def cancel(self) -> None:
-        """Record that the client has cancelled the call."""
+        """Record that the call has ended, so its client gets no messages."""
         self.is_cancelled = True
 
     def delivery(self, received: Received) -> Delivery:
@@ -194,9 +194,14 @@ class ReceiveService:
         )
 
     def _pop(self, poll: _Poll) -> None:
-        poll.call.on_cancel = poll.cancel
+        poll.call.on_cancel, poll.call.on_stop = poll.cancel, partial(self._end, poll)
         run = copy_context().run  # the broker answers in the context of any request, maybe of another account
         poll.session.link.pop(poll.broker, poll.header, lambda reply: run(self._popped, poll, reply))
+
+    def _end(self, poll: _Poll) -> None:
+        """Answer that there are no messages, because the endpoint stops; the client asks elsewhere."""
+        poll.cancel()
+        poll.call.answer(_NOTHING, self._delivery_time())
 
     async def _next_broker(self, topic: str) -> str:
         """Return a broker that has readable queues of a topic, a different one in each call; empty if there is none."""
@@ -266,7 +271,7 @@ class ReceiveService:
             if reply.code in _NO_MESSAGES:
                 call.answer(_NOTHING, self._delivery_time())
                 return
-            call.on_cancel = partial(self._release, poll, reply)
+            call.on_cancel, call.on_stop = partial(self._release, poll, reply), None
             if call.has_time(len(reply.body), LARGE_ANSWER_BYTES):
                 self._pass_on(poll, reply)
             else:
