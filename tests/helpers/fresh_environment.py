@@ -41,7 +41,8 @@ class FreshEnvironment:
         venv.create(place, symlinks=True)
         self.python = place / "bin" / "python"
         [self._packages] = place.glob("lib/python*/site-packages")
-        zipfile.ZipFile(wheel).extractall(self._packages)
+        for unpacked in _unpacked(wheel).iterdir():
+            (self._packages / unpacked.name).symlink_to(unpacked)
         [metadata] = self._packages.glob("cometmq-*.dist-info")
         self._there: set[tuple[str, str]] = set()
         self._take(PathDistribution(metadata), {"", *extras})
@@ -101,6 +102,14 @@ class FreshEnvironment:
             timeout=240,
             check=False,
         )
+
+
+@cache
+def _unpacked(wheel: Path) -> Path:
+    """A directory with what is in the wheel: its environments share one, and so the byte code of its modules."""
+    place = wheel.parent / "unpacked"
+    zipfile.ZipFile(wheel).extractall(place)
+    return place
 
 
 @cache

@@ -48,7 +48,8 @@ def readers_are_forks(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def spawn(descriptor: int) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "cometmq.tier", "0"]
-        return forks.start(command, stdin=descriptor, start_new_session=True, imported=["cometmq.tier.process"])
+        imported = ["cometmq.tier.process", "pandas"]  # pyarrow imports it with the first rows
+        return forks.start(command, stdin=descriptor, start_new_session=True, imported=imported)
 
     monkeypatch.setattr(reader_process, "_spawn", spawn)
 
