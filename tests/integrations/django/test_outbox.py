@@ -20,7 +20,8 @@ from tests.integrations.django.project.tasks import add
 
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.client import Credentials, Security
-from cometmq.integrations.django import connections, worker
+from cometmq.integrations import attempts
+from cometmq.integrations.django import worker
 from cometmq.integrations.django.backend import TaskNotSentError
 from cometmq.integrations.django.connections import CONNECTIONS, SEND_ATTEMPTS
 from cometmq.integrations.django.models import StoredTask
@@ -101,7 +102,7 @@ def test_a_task_is_sent_when_a_broker_accepts_messages_again(
 
     plain = add.using(backend="plain")
     plain.enqueue(1, 2)
-    monkeypatch.setattr(connections, "_PAUSES", SimpleNamespace(after=after))
+    monkeypatch.setattr(attempts, "PAUSES", SimpleNamespace(after=after))
     forbid(RefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is shutting down"))
     with tasks_with(send_timeout_s=60):
         add.using(backend="plain").enqueue(3, 4)

@@ -33,6 +33,7 @@ from cometmq.client import (
 from cometmq.client import Message as RocketMessage
 from cometmq.client.dead_letters import Ledger, Selection, read_dead_letters, resend
 from cometmq.client.simple.consumer import SimpleConsumer
+from cometmq.integrations import attempts
 from cometmq.integrations.kombu import session
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.codes import ResponseCode
@@ -556,7 +557,7 @@ def test_a_send_waits_for_a_broker_that_is_stopping(
     """Kombu repeats a publication, but waits only while it cannot connect."""
     failures: list[int] = []
     pauses = SimpleNamespace(after=lambda count: failures.append(count) or 0.01)  # type: ignore[func-returns-value]
-    monkeypatch.setattr(session, "_PAUSES", pauses)
+    monkeypatch.setattr(attempts, "PAUSES", pauses)
     queue = connection.SimpleQueue(name)
     queue.put("before")
     forbid(cluster, RefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is shutting down"))

@@ -52,10 +52,11 @@ class DirectSender:
         self._sending = threading.Lock()
 
     def send(self, message: Message) -> bool:
-        """Store a message; return false if nothing is stored and the event loop has to send it.
+        """Store a message; return false if the event loop has to send it.
 
         So it is if the route is not known, the broker is busy, stops, or has not accepted a connection a moment ago,
-        another thread is sending, the message is delayed, or requests need hooks or TLS.
+        another thread is sending, the message is delayed, or requests need hooks or TLS. Nothing is stored then, except
+        by a master that has lost its set and so refuses the message: the loop may store a copy.
 
         :raises IllegalMessageError: no broker would accept the message.
         :raises BrokerError: the broker refuses it.

@@ -10,10 +10,11 @@ from typing import Final
 from django.db import connections as databases
 
 from cometmq.client import AccessDeniedError, Message, ProducerConfig
-from cometmq.client.retries import RETRY_RESPONSE_CODES, Pauses, is_not_now
+from cometmq.client.retries import RETRY_RESPONSE_CODES
 from cometmq.client.sync import SyncProducer
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.errors import CometMQError
+from cometmq.integrations.attempts import Attempts
 from cometmq.integrations.django.options import BackendOptions
 from cometmq.integrations.queues import AWAY, ensure_topic
 from cometmq.threads import call_in_forked_children
@@ -22,8 +23,6 @@ logger: Final = logging.getLogger("cometmq.django")
 
 SEND_ATTEMPTS: Final = 3
 """Maximum number of times a message is sent; a broker that is stopping is asked until the time is up."""
-_PAUSES: Final = Pauses(0.05, 0.5)
-"""Pauses after answers of such a broker."""
 
 
 class Connection:
@@ -55,19 +54,12 @@ class Connection:
             options = self._options
             ensure_topic(options.namesrv, options.security, message.topic, options.priority_levels)
             self._topics.add(message.topic)
-        deadline = SYSTEM_CLOCK.monotonic() + self._options.send_timeout_s
-        attempts = refusals = 0
-        left_s = self._options.send_timeout_s
+        attempts = Attempts(SYSTEM_CLOCK, self._options.send_timeout_s, others=SEND_ATTEMPTS, may_repeat=_may_repeat)
         while True:
             try:
-                return self._producer.send(message, timeout_s=left_s).msg_id
+                return self._producer.send(message, timeout_s=attempts.left_s).msg_id
             except CometMQError as error:
-                refused = is_not_now(error)
-                attempts, refusals = attempts + (not refused), refusals + refused
-                pause_s = _PAUSES.after(refusals) if refused else 0.0
-                left_s = deadline - SYSTEM_CLOCK.monotonic() - pause_s
-                if attempts == SEND_ATTEMPTS or left_s <= 0 or not _may_repeat(error):
-                    raise
+                pause_s = attempts.pause_s(error)
             time.sleep(pause_s)
 
     def close(self) -> None:

@@ -28,10 +28,10 @@ from cometmq.client.errors import (
 )
 from cometmq.client.instance import ClientInstance
 from cometmq.client.producer.producer import Producer
-from cometmq.client.retries import Pauses, is_not_now
 from cometmq.client.send.config import ProducerConfig
 from cometmq.client.send_result import SendResult
 from cometmq.errors import CometMQError
+from cometmq.integrations.attempts import Attempts
 from cometmq.integrations.kombu.bindings import Bindings
 from cometmq.integrations.kombu.envelope import LEVELS, Payload, StrangerError, from_message, keys_of, to_message
 from cometmq.integrations.kombu.names import is_shortened, replies_topic, tag_of, topic_of_exchange, topic_of_queue
@@ -60,8 +60,6 @@ DOUBT_S: Final = 600.0
 """Time in seconds after the last attempt to send a message after which it is no longer in doubt: the same message is
 then another publication, for example of a task that always has the same ID.
 """
-_PAUSES: Final = Pauses(0.05, 0.5)
-"""Pauses before a message is sent again that no broker stores now."""
 _LATER_MS: Final = 10**13
 _MOST: Final = 32
 
@@ -305,15 +303,12 @@ class Session:
     async def _send_in_time(self, message: Message) -> SendResult:
         """Send a message, again while a broker is stopping or busy: Kombu would not wait before it tries again."""
         clock = self.instance.clock
-        deadline, failures = clock.monotonic() + self.settings.send_timeout, 0
+        attempts = Attempts(clock, self.settings.send_timeout)
         while True:
             try:
-                return await self.producer.send(message)
+                return await self.producer.send(message, timeout_s=attempts.left_s)
             except CometMQError as error:
-                failures += 1
-                pause_s = _PAUSES.after(failures)
-                if not is_not_now(error) or clock.monotonic() + pause_s > deadline:
-                    raise
+                pause_s = attempts.pause_s(error)
             await clock.sleep(pause_s)
 
     async def _was_stored(self, message: Message) -> bool:
