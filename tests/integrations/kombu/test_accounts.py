@@ -29,7 +29,7 @@ WORKER = {
     "admin": False,
     "defaultTopicPerm": "DENY",
     "defaultGroupPerm": "DENY",
-    "topicPerms": ["orders=SUB", "|replies=PUB|SUB"],
+    "topicPerms": ["orders=SUB", "closed=PUB", "|replies=PUB|SUB"],
     "groupPerms": ["celery=SUB"],
 }
 READER = {
@@ -48,6 +48,7 @@ def secured() -> Iterator[SyncCluster]:
     with SyncCluster(accounts=[SENDER, WORKER, READER], tls=True) as cluster:
         with SyncAdmin(cluster.namesrv_address, security=cluster.cluster.security) as admin:
             admin.create_topic("orders", queues=10, message_type="PRIORITY")
+            admin.create_topic("closed", queues=10, message_type="PRIORITY")
             admin.create_topic("|replies", queues=1)
         yield cluster
 
@@ -84,6 +85,14 @@ def test_an_account_that_may_only_send(secured: SyncCluster) -> None:
     with connection(secured, credentials.access_key, credentials.secret_key) as receiving:
         queue = receiving.SimpleQueue("orders")
         assert [queue.get(timeout=10).body for _ in range(2)] == [b"[]", b"[]"]
+
+
+def test_a_right_on_the_first_of_several_queues_is_missing(secured: SyncCluster) -> None:
+    """Kombu waits for the last of them only."""
+    with connection(secured, "worker-account", "secret-of-worker") as working, working.channel() as channel:
+        channel.basic_consume("closed", False, print, "1", nowait=True)
+        with denied("requesting messages of closed"):
+            channel.basic_consume("orders", False, print, "2", nowait=False)
 
 
 def test_a_worker_sends_results_without_a_right_on_the_name_of_their_queue(secured: SyncCluster) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from queue import Empty
 
@@ -12,7 +14,8 @@ from tests.integrations.kombu.conftest import Connect
 from tests.integrations.kombu.test_channel import Received, drain, nothing_comes
 
 from cometmq.client import PoppedMessage, RemotingConnectError
-from cometmq.integrations.kombu import channel, readers
+from cometmq.integrations.kombu import readers
+from cometmq.integrations.kombu.mailbox import Mailbox
 from cometmq.integrations.kombu.receiver import Receiver
 from cometmq.testing import SyncCluster
 
@@ -217,7 +220,7 @@ def test_a_binding_that_no_nameserver_took_is_written_later(connect: Connect, na
 def test_no_more_is_read_than_a_busy_consumer_can_take(
     connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel, "UNLIMITED", 40)
+    monkeypatch.setattr(readers, "MOST_WAITING", 40)
     connection, sending, received = connect(), connect(), Received()
     exchange = Exchange(name, "fanout")
     most = 40 + readers._BATCH - 1
@@ -234,3 +237,58 @@ def test_no_more_is_read_than_a_busy_consumer_can_take(
             drain(connection, received, count)
             assert len(mailbox._items) <= most
     assert received.bodies == list(range(2 * most))
+
+
+@pytest.mark.parametrize("end", [Consumer.cancel, lambda consumer: consumer.channel.close()])
+def test_the_end_of_one_consumer_leaves_a_private_queue_to_the_other(
+    connection: Connection, connect: Connect, name: str, end: Callable[[Consumer], object]
+) -> None:
+    """Threads of one process that have the same number one after the other share a queue of Celery's results."""
+    received, others = Received(), Received()
+    queue = Queue(name, exclusive=True, no_ack=True)
+    other = connection.clone()
+    with other, connection.channel() as channel:
+        Consumer(channel, [queue], callbacks=[received]).consume()
+        late = Consumer(other.channel(), [queue], callbacks=[others])
+        late.consume()
+        Producer(channel).publish("of both", routing_key=name)
+        wait_for(lambda: other.transport.mailbox._items, "the message")
+        end(late)
+        Producer(channel).publish("of the first", routing_key=name)
+        drain(connection, received, 2)
+    assert received.bodies == ["of both", "of the first"]
+    assert others.bodies == []
+
+
+def test_a_consumer_gets_what_an_earlier_one_has_not_taken(connection: Connection, name: str) -> None:
+    received = Received()
+    queue = Queue(name, exclusive=True, no_ack=True)
+    with connection.clone() as other, connection.channel() as channel:
+        Consumer(other.channel(), [queue], callbacks=[Received()]).consume()
+        Producer(channel).publish("m", routing_key=name)
+        wait_for(lambda: other.transport.mailbox._items, "the message")
+        Consumer(channel, [queue], callbacks=[received]).consume()
+        drain(connection, received, 1)
+        nothing_comes(other)
+    assert received.bodies == ["m"]
+
+
+def test_a_collected_consumer_takes_no_message(connection: Connection, name: str) -> None:
+    received = Received()
+    queue = Queue(name, exclusive=True, no_ack=True)
+
+    def consume_once() -> weakref.ref[Mailbox]:
+        gone = connection.clone()
+        Consumer(gone.channel(), [queue], callbacks=[Received()]).consume()
+        Producer(channel).publish("a", routing_key=name)
+        wait_for(lambda: gone.transport.mailbox._items, "the message")
+        return weakref.ref(gone.transport.mailbox)
+
+    with connection.channel() as channel:
+        mailbox = consume_once()
+        gc.collect()
+        assert mailbox() is None
+        Producer(channel).publish("b", routing_key=name)
+        with Consumer(channel, [queue], callbacks=[received]):
+            drain(connection, received, 2)
+    assert received.bodies == ["a", "b"]

@@ -87,6 +87,7 @@ class Workers:
         from tests.integrations.kombu.tasks import app
 
         app.close()
+        app._local.__dict__.pop("backend", None)  # it reads the results of another test's cluster
         app.conf.update(broker_url=self.broker, task_default_queue=queue)
         for cached in ("queues", "router", "_producer_pool"):
             app.amqp.__dict__.pop(cached, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -80,7 +80,7 @@ class SimpleConsumer(PoppingConsumer):
         """Brokers to which a lost connection is being opened again."""
         self._subscriptions: dict[str, SubscriptionData] = {}
         for topic, expression in (subscriptions or {}).items():
-            self._check_room(topic)
+            self._check_room([topic])
             self._subscriptions[topic] = self._subscription(topic, expression, TAG)
         self._background = Background(f"the consumer of group {group}", self.instance.clock)
         self._requests = SimpleRequests(self.instance, group, self.config, decoder)
@@ -93,8 +93,9 @@ class SimpleConsumer(PoppingConsumer):
             raise ValueError(wrong)
         return subscription(topic, expression, expression_type, self.instance.clock.now_ms())
 
-    def _check_room(self, topic: str) -> None:
-        if topic not in self._subscriptions and len(self._subscriptions) >= MAX_TOPICS:
+    def _check_room(self, topics: Iterable[str]) -> None:
+        new = sum(topic not in self._subscriptions for topic in topics)
+        if new and len(self._subscriptions) + new > MAX_TOPICS:
             raise ClientStateError(
                 f"a consumer of group {self.group} would subscribe to more than {MAX_TOPICS} topics",
                 next_step="divide the topics among several consumers",
@@ -203,24 +204,27 @@ class SimpleConsumer(PoppingConsumer):
         :raises RemotingError: no nameserver answers; the subscription is as before.
         :raises ClientStateError: the consumer already has 16,000 topics.
         """
-        self._check_room(topic)
-        data = self._subscription(topic, expression, expression_type)
+        await self._subscribe([self._subscription(topic, expression, expression_type)])
+
+    async def _subscribe(self, subscriptions: Sequence[SubscriptionData]) -> None:
+        topics = [data.topic for data in subscriptions]
+        self._check_room(topics)
         if self._state == "running":
-            await check_expressions(self.instance, self.group, [data])
-            await self._places.find_routes([topic])
+            await check_expressions(self.instance, self.group, subscriptions)
+            await self._places.find_routes(topics)
         before = self.heartbeat
-        self._subscriptions[topic] = data
-        await self._subscription_changed(topic, before)
+        self._subscriptions.update(zip(topics, subscriptions, strict=True))
+        await self._subscription_changed(topics, before)
 
     async def unsubscribe(self, topic: str) -> None:
         """Stop receiving messages of a topic."""
         before = self.heartbeat
         if self._subscriptions.pop(topic, None) is not None:
-            await self._subscription_changed(topic, before)
+            await self._subscription_changed([topic], before)
 
-    async def _subscription_changed(self, topic: str, before: ConsumerData) -> None:
+    async def _subscription_changed(self, topics: Iterable[str], before: ConsumerData) -> None:
         if self._state == "running":
-            self._places.changed(topic)
+            self._places.changed(topics)
             if self.heartbeat == before:  # it does not name the topics
                 await self.instance.greet_new_brokers()
             else:

@@ -305,9 +305,9 @@ class Places:
             self._due.pop(place.topic, None)
             self._due[place.topic] = None
 
-    def changed(self, topic: str) -> None:
-        """Take notice of the changed subscription or route of a topic."""
-        self._stale[topic] = None
+    def changed(self, topics: Iterable[str]) -> None:
+        """Take notice of the changed subscriptions or routes of topics."""
+        self._stale.update(dict.fromkeys(topics))
         self._wake_all()
 
     def _wake_all(self) -> None:
@@ -324,7 +324,7 @@ class Places:
 
     def _route_changed(self, topic: str) -> None:
         if topic in self._subscriptions:
-            self.changed(topic)
+            self.changed([topic])
 
     def _seek(self) -> None:
         """Request the routes of topics that do not exist yet."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -24,7 +23,7 @@ from cometmq.integrations.kombu.mailbox import Waiting
 from cometmq.integrations.kombu.names import tag_of, topic_of_exchange, topic_of_queue
 from cometmq.integrations.kombu.readers import Source, matcher
 from cometmq.integrations.kombu.receiver import Receiver
-from cometmq.integrations.kombu.revoked import REVOKED_STATES
+from cometmq.integrations.kombu.revoked import revoked_by, store_revoked
 
 if TYPE_CHECKING:
     from cometmq.client.simple.message import PoppedMessage
@@ -35,8 +34,7 @@ log = logging.getLogger(__name__)
 R = TypeVar("R")
 
 UNLIMITED: Final = 1_000
-"""Number of messages that wait for a channel at most if it has no prefetch limit, and of those of its private queues.
-"""
+"""Number of messages that wait for a channel at most if it has no prefetch limit."""
 FAULTY: Final = (RecursionError, ValueError, TypeError, LookupError, AttributeError, OverflowError)
 """Errors of a consumer that a task's headers or arguments cause."""
 _PIDBOX: Final = ".pidbox"
@@ -66,8 +64,8 @@ class Channel(virtual.Channel):
         self._unacknowledged: set[str] = set()
         """The queues whose consumers acknowledge nothing."""
         self._last_tag = 0
-        self._waiting = {kind: Waiting() for kind in (True, False)}
-        """The messages in the mailbox: those of receivers, and those of queues that only this process reads."""
+        self._waiting = Waiting()
+        """The messages of receivers in the mailbox."""
 
     # --- the session ---
 
@@ -234,17 +232,11 @@ class Channel(virtual.Channel):
 
     def _recall_revoked(self, message: Payload) -> None:
         """Recall the tasks that a remote control command revokes for all workers."""
-        try:
-            command = json.loads(message["body"])
-            ids = command["arguments"]["task_id"] if command["method"] == "revoke" else ()
-            if not ids or command.get("destination"):
-                return
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return
-        recalled = self._run(self.session.recall([ids] if isinstance(ids, str) else list(ids)))
-        for task_id, reply_to in recalled.items():
-            log.info("task %s is recalled", task_id)
-            REVOKED_STATES.store(self._sync.settings, task_id, reply_to)
+        if ids := revoked_by(message):
+            recalled = self._run(self.session.recall(ids))
+            if recalled:
+                log.info("recalled tasks: %s", ", ".join(recalled))
+                store_revoked(self, self._sync.settings, recalled)
 
     # --- consuming ---
 
@@ -258,15 +250,13 @@ class Channel(virtual.Channel):
         try:
             private = self.session.private.get(queue)
             if private is not None:
-                self._sync.call(
-                    private.start,
-                    lambda payload: self._put_arrived((queue, payload, None)),
-                    lambda: self._waiting[False].number < UNLIMITED,
-                )
+                self._sync.call(private.start, self)
             else:
                 topic = self._new_queue(queue)
                 self._queues[topic] = queue
-                self._run(self._member().start(topic))
+                self._sync.soon(self._member().start, topic)
+            if not kwargs.get("nowait") and False in self._receivers and self._pid == os.getpid():
+                self._run(self._receivers[False].started())  # Kombu waits for the last of several queues
         except BaseException:
             super().basic_cancel(consumer_tag)
             self._callbacks[queue].pop(consumer_tag)
@@ -281,14 +271,13 @@ class Channel(virtual.Channel):
             return
         private = self.session.private.get(queue)
         if private is not None:
-            self._sync.call(private.stop)
+            self._sync.call(private.stop, self)
         elif False in self._receivers:
             topic = topic_of_queue(self._prefix, queue)
             self._queues.pop(topic, None)
             self._run(self._receivers[False].stop(topic))
-        waiting = self.connection.mailbox.remove(self, queue)
-        for held in waiting:
-            self._waiting[held[2] is not None].taken += 1
+        waiting = [held for held in self.connection.mailbox.remove(self, queue) if held[2] is not None]
+        self._waiting.taken += len(waiting)
         self._give_back(*waiting)
 
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
@@ -318,7 +307,7 @@ class Channel(virtual.Channel):
 
     def _credit(self) -> int:
         """Return how many more messages the channel may hold; the receiver calls it in its own thread."""
-        waiting = self._waiting[True].number
+        waiting = self._waiting.number
         limit = self.qos.prefetch_count
         return limit - len(self._held) - waiting if limit else UNLIMITED - waiting
 
@@ -342,28 +331,42 @@ class Channel(virtual.Channel):
 
     def _put_arrived(self, *arrived: Held) -> None:
         if arrived and (connection := self.connection) is not None:
-            self._waiting[arrived[0][2] is not None].arrived += len(arrived)
+            self._waiting.arrived += len(arrived)
             connection.mailbox.put(*[(self, held) for held in arrived])
 
-    def dispatch(self, held: Held) -> None:
-        """Pass a message to the consumer of its queue, in the thread of the connection."""
-        queue = held[0]
+    def private_arrived(self, queue: str, count: int) -> None:
+        """Put a place into the mailbox for each message that waits in a queue of this process."""
+        if (connection := self.connection) is not None:
+            connection.mailbox.put(*[(self, (queue, None, None))] * count)
+
+    def dispatch(self, held: Held) -> bool:
+        """Pass a message to the consumer of its queue, in the thread of the connection.
+
+        A message of a queue of this process is taken now; return false if another channel has already done so.
+        """
+        queue, item, member = held
         no_ack = queue in self._unacknowledged
         callbacks = self._callbacks.get(queue)
         callback = callbacks[next(reversed(callbacks))] if callbacks else None
-        waiting = self._waiting[held[2] is not None]
         try:
+            if member is None:
+                private = self.session.private.get(queue) if callback is not None else None
+                item = private.take() if private is not None else None
+                if item is None:
+                    return False
+                held = queue, item, None
             payload = None if callback is None else self._accept(held, no_ack=no_ack)
         except BaseException:  # a signal handler has raised, and the message comes again
             for tag in [tag for tag, kept in list(self._held.items()) if kept is held]:
                 self._held.pop(tag, None)
-            waiting.taken += 1
-            self._give_back(held)
+            self._waiting.taken += member is not None
+            if item is not None:
+                self._give_back((queue, item, member))
             raise
-        waiting.taken += 1
+        self._waiting.taken += member is not None
         if callback is None:
             self._give_back(held)
-            return
+            return True
         if payload is None or no_ack:
             self._look_again()
         if payload is not None:
@@ -372,6 +375,7 @@ class Channel(virtual.Channel):
             except FAULTY as error:
                 self._end_faulty(payload, error)
                 raise
+        return True
 
     def _end_faulty(self, payload: Payload, error: Exception) -> None:
         """Make a task that ends its worker a dead letter, before it ends others; Celery does not catch all errors."""
@@ -457,14 +461,10 @@ class Channel(virtual.Channel):
         """Deliver messages again at once; they share the time that a broker has to answer."""
         if self.connection is None:
             return
-        changes = []
-        for queue, item, member in messages:
-            if member is not None:
-                changes.append(member.give_back(item))
-            elif queue in self._active_queues:
-                self._sync.soon(self._put_arrived, (queue, item, None))
-            elif (private := self.session.private.get(queue)) is not None:
-                private.returned.append(item)
+        changes = [member.give_back(item) for _, item, member in messages if member is not None]
+        for queue, item, member in reversed(messages):  # the first is the next one
+            if member is None and (private := self.session.private.get(queue)) is not None:
+                self._sync.soon(private.put_back, item)
         if changes:
             (self._run if self.connection.hub is None else self._sync.start)(_together(changes))
 

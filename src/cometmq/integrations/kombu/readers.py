@@ -3,17 +3,23 @@
 They have no topic of their own, and no group. Their process reads the topic of the exchange from the end at which it
 was when the queue was bound, with its own position, and commits nothing. So every process gets every message of a
 fanout exchange, a process that is gone leaves nothing behind, and a message for many queues is stored once.
+
+Several channels of the process may consume from one queue, and each may end without a word: Celery's ``rpc://`` backend
+of a thread that has ended is collected at some time, and the next thread can have the same queue. So messages wait in
+the queue, and a channel only hears that there is one. The latest channel gets them, also those of which an earlier one
+has heard but which it has not taken.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from cometmq.client.consumer.pull_consumer import PullConsumer
 from cometmq.client.errors import MasterNotFoundError, RemotingError
@@ -24,6 +30,8 @@ from cometmq.remoting.bodies import MessageQueue
 
 log = logging.getLogger(__name__)
 
+MOST_WAITING: Final = 1_000
+"""Number of messages of a queue that wait for its consumer at most; further ones stay with the broker."""
 PULL_WAIT_S: Final = 15.0
 _PAUSE_S: Final = 0.5
 _FULL_S: Final = 0.05
@@ -31,8 +39,12 @@ _FULL_S: Final = 0.05
 _BATCH: Final = 32
 _LOOK_S: Final = 30.0
 
-Deliver = Callable[[Payload], object]
-HasRoom = Callable[[], bool]
+
+class Consumer(Protocol):
+    """A channel that consumes from queues of this process."""
+
+    def private_arrived(self, queue: str, count: int) -> None:
+        """Hear on the event loop that messages wait in a queue."""
 
 
 @dataclass(eq=False)
@@ -59,19 +71,18 @@ class Source:
 
 
 class PrivateQueue:
-    """A queue that only this process reads."""
+    """A queue that only this process reads; its methods are for the event loop, except :meth:`take`."""
 
-    def __init__(self, puller: PullConsumer, *, sure: bool) -> None:
+    def __init__(self, name: str, puller: PullConsumer, *, sure: bool) -> None:
+        self.name = name
         self._puller = puller
         self.sure = sure
         """False if the queue gets a topic when it is bound to an exchange that is no fanout exchange."""
         self.sources: dict[tuple[str, str], Source] = {}
         """The topics that the queue reads, with their routing keys."""
-        self.returned: deque[Payload] = deque()
-        """Messages that were read, but that no consumer got; the next one gets them."""
-        self._deliver: Deliver | None = None
-        """Called with each message while the queue has a consumer."""
-        self._has_room: HasRoom = lambda: True
+        self._waiting: deque[Payload] = deque()
+        self._consumers: weakref.WeakKeyDictionary[Consumer, None] = weakref.WeakKeyDictionary()
+        """The consumers, the latest of which is the last."""
         self._tasks: dict[Source, asyncio.Task[None]] = {}
 
     async def bind(self, key: str, source: Source) -> None:
@@ -90,11 +101,11 @@ class PrivateQueue:
             if failure is not None and not source.offsets:
                 raise failure
             self.sources[source.topic, key] = source
-            if self._deliver is not None:
-                self._begin(source, self._deliver)
+            if self._consumers:
+                self._begin(source)
 
     def unbind(self, topic: str, key: str) -> None:
-        """Read a topic no more; call it on the event loop."""
+        """Read a topic no more."""
         source = self.sources.pop((topic, key), None)
         if source is not None and source in self._tasks:
             self._tasks.pop(source).cancel()
@@ -104,8 +115,8 @@ class PrivateQueue:
 
         :raises CometMQError: the broker refuses, or does not answer.
         """
-        if self.returned:
-            return self.returned.popleft()
+        if (waiting := self.take()) is not None:
+            return waiting
         for source in list(self.sources.values()):
             for queue in list(source.offsets):
                 while True:
@@ -117,34 +128,51 @@ class PrivateQueue:
                     return found[0]
         return None
 
+    def take(self) -> Payload | None:
+        """Return the next message that waits, or ``None`` if there is none; any thread may call this."""
+        try:
+            return self._waiting.popleft()
+        except IndexError:
+            return None
+
     def put_back(self, payload: Payload | None) -> None:
-        """Put back the outcome of :meth:`get`, which its caller did not see; call it on the event loop."""
+        """Let a message be the next one that is taken; ``None`` is no message."""
         if payload is not None:
-            self.returned.appendleft(payload)
+            self._waiting.appendleft(payload)
+            self._tell(1)
 
-    def start(self, deliver: Deliver, has_room: HasRoom) -> None:
-        """Read in the background until :meth:`stop`; call it on the event loop.
-
-        :param has_room: returns whether the consumer can take more messages; until then, they stay with the broker.
-        """
-        self.stop()
-        self._deliver, self._has_room = deliver, has_room
-        while self.returned:
-            deliver(self.returned.popleft())
+    def start(self, consumer: Consumer) -> None:
+        """Read in the background, until no consumer is left, and tell this one of messages until its :meth:`stop`."""
+        self._consumers.pop(consumer, None)
+        self._consumers[consumer] = None
+        self._tell(len(self._waiting))
         for source in self.sources.values():
-            self._begin(source, deliver)
+            if source not in self._tasks:
+                self._begin(source)
 
-    def _begin(self, source: Source, deliver: Deliver) -> None:
-        self._tasks[source] = asyncio.get_running_loop().create_task(self._read(source, deliver))
+    def stop(self, consumer: Consumer) -> None:
+        """Tell a consumer of no more messages; the one before it gets those that wait."""
+        self._consumers.pop(consumer, None)
+        self._tell(len(self._waiting))
+        if not self._consumers:
+            self.end()
 
-    def stop(self) -> None:
-        """Stop reading; a later start continues at the same place. Call it on the event loop."""
-        self._deliver = None
+    def end(self) -> None:
+        """Stop reading; a later start continues at the same place."""
         for task in self._tasks.values():
             task.cancel()
         self._tasks.clear()
 
-    async def _read(self, source: Source, deliver: Deliver) -> None:
+    def _tell(self, count: int) -> None:
+        """Tell the latest consumer of messages."""
+        consumers = list(self._consumers)
+        if consumers and count:
+            consumers[-1].private_arrived(self.name, count)
+
+    def _begin(self, source: Source) -> None:
+        self._tasks[source] = asyncio.get_running_loop().create_task(self._read(source))
+
+    async def _read(self, source: Source) -> None:
         """Follow the queues of a topic, and look for new ones from time to time.
 
         A new queue may belong to a broker that was away when the queue was bound: its older messages are not for it.
@@ -154,7 +182,7 @@ class PrivateQueue:
             while True:
                 for queue in source.offsets:
                     if queue not in following:
-                        following[queue] = asyncio.create_task(self._follow(source, queue, deliver))
+                        following[queue] = asyncio.create_task(self._follow(source, queue))
                 await asyncio.sleep(_LOOK_S)
                 route = self._puller.instance.routes.known(source.topic)
                 for queue in route.read_queues if route is not None else ():
@@ -165,20 +193,22 @@ class PrivateQueue:
             for task in following.values():
                 task.cancel()
 
-    async def _follow(self, source: Source, queue: MessageQueue, deliver: Deliver) -> None:
+    async def _follow(self, source: Source, queue: MessageQueue) -> None:
         failed = False
-        while True:
-            if not self._has_room():
+        while self._consumers:
+            if len(self._waiting) >= MOST_WAITING:
                 await asyncio.sleep(_FULL_S)
                 continue
             try:
-                for payload in await self._pull(source, queue, _BATCH, PULL_WAIT_S):
-                    deliver(payload)
+                found = await self._pull(source, queue, _BATCH, PULL_WAIT_S)
+                self._waiting.extend(found)
+                self._tell(len(found))
                 failed = False
             except CometMQError as error:
                 log.log(logging.DEBUG if failed else logging.WARNING, "cannot read %s, trying again: %s", queue, error)
                 failed = True
                 await asyncio.sleep(_PAUSE_S)
+        self.end()  # its consumers were collected
 
     async def _pull(self, source: Source, queue: MessageQueue, most: int, wait_s: float) -> list[Payload]:
         expression = source.tag or "*"

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
+from cometmq.client.consumer.subscription import ALL, TAG
 from cometmq.client.instance import ClientInstance
 from cometmq.client.simple.config import MAX_INVISIBLE_S, SimpleConsumerConfig
 from cometmq.client.simple.consumer import SimpleConsumer
@@ -72,6 +73,10 @@ class _Consumer(SimpleConsumer):
         """Return the consumer's state, for administrators."""
         return ConsumerRunningInfo(properties={"PROP_CONSUME_TYPE": self.heartbeat.consume_type})
 
+    async def subscribe_all(self, topics: Sequence[str]) -> None:
+        """Subscribe to several topics, with fewer requests than one by one; see :meth:`subscribe`."""
+        await self._subscribe([self._subscription(topic, ALL, TAG) for topic in topics])
+
     def reads(self, topic: str) -> bool:
         """Return whether the consumer subscribes to a topic."""
         return topic in self._subscriptions
@@ -121,6 +126,10 @@ class Receiver:
         self._last_end = 0.0
         self._not_ahead_until = 0.0
         self._task: asyncio.Task[None] | None = None
+        self._to_start: list[str] = []
+        self._starting: asyncio.Task[None] | None = None
+        self._failure: Exception | None = None
+        """The error of topics that could not be started, until someone waits for them."""
         self._changed = asyncio.Event()
         self._expected_until = 0.0
         """The time until which a message that was given back may still be on its way."""
@@ -134,26 +143,57 @@ class Receiver:
 
     async def close(self, held: Callable[[], Iterable[PoppedMessage]]) -> None:
         """Receive no more, give back the messages that ``held`` then returns, and leave the group."""
+        self._to_start.clear()
+        if self._starting is not None:
+            self._starting.cancel()
+        await self._start_ended()
         await self._pause()
         self._acknowledge()
         await asyncio.gather(*map(self.give_back, [*held(), *self._take_ahead()]))
         self._acknowledge()  # what other threads have ended meanwhile
         await self._consumer.close()
 
-    async def start(self, topic: str) -> None:
-        """Receive the messages of a topic too, unless another consumer of the channel does so.
+    def start(self, topic: str) -> None:
+        """Begin to receive the messages of a topic too; call it on the event loop. Many topics need few requests."""
+        self._to_start.append(topic)
+        if self._starting is None or self._starting.done():
+            self._starting = self._loop.create_task(self._start_all())
+
+    async def started(self) -> None:
+        """Wait until the messages of all topics are received.
 
         :raises BrokerError: the broker refuses, for example because the account lacks a right.
         """
-        if self._consumer.reads(topic):
-            return
+        await self._start_ended()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    async def _start_ended(self) -> None:
+        if self._starting is not None:
+            await asyncio.wait({self._starting})
+
+    async def _start_all(self) -> None:
+        while self._to_start:
+            topics, self._to_start = self._to_start, []
+            new = [topic for topic in dict.fromkeys(topics) if not self._consumer.reads(topic)]
+            if new:
+                try:
+                    await self._start(new)
+                except Exception as error:
+                    log.debug("cannot begin to receive from %d topics: %s", len(new), error)
+                    self._failure = error
+
+    async def _start(self, topics: Sequence[str]) -> None:
         await self._pause()  # two requests would each use the whole credit
         try:
-            await self._consumer.subscribe(topic)
-            if (credit := self._credit()) > 0:  # a missing right is raised here, not logged later
-                self._give(await self._consumer.receive(min(credit, _MOST), wait_s=0, topic=topic))
+            await self._consumer.subscribe_all(topics)
+            for topic in topics:
+                if (credit := self._credit()) > 0:  # a missing right is raised here, not logged later
+                    self._give(await self._consumer.receive(min(credit, _MOST), wait_s=0, topic=topic))
         except BaseException:
-            await self._consumer.unsubscribe(topic)
+            for topic in topics:
+                await self._consumer.unsubscribe(topic)
             raise
         finally:
             self._task = asyncio.create_task(self._receive())
@@ -167,6 +207,7 @@ class Receiver:
 
     async def stop(self, topic: str) -> None:
         """Stop receiving the messages of a topic."""
+        await self._start_ended()
         await self._consumer.unsubscribe(topic)
         await asyncio.gather(*map(self.give_back, self._take_ahead(topic)))
 

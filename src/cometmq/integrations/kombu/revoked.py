@@ -1,56 +1,72 @@
-"""Stores the state of recalled tasks, so that nobody waits for their results."""
+"""The tasks that remote control revokes, and the state of those that are recalled: nobody waits for their results."""
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import Any, Final
+from typing import Any
 
+from kombu import Producer
+
+from cometmq.integrations.kombu.envelope import Payload
 from cometmq.integrations.kombu.settings import Settings
-from cometmq.threads import call_in_forked_children
 
 log = logging.getLogger(__name__)
 
 
-class RevokedStates:
-    """Stores the state ``REVOKED`` in the result backend of the Celery application with a connection's settings."""
-
-    def __init__(self) -> None:
-        self._forget()
-        call_in_forked_children(self._forget)
-
-    def _forget(self) -> None:
-        self._later: ThreadPoolExecutor | None = None
-
-    def store(self, settings: Settings, task_id: str, reply_to: str | None) -> None:
-        """Store the state of one task.
-
-        A result that is sent by the broker needs a connection of Celery's pool, of which the caller holds two. So it is
-        sent by another thread: callers would otherwise wait for each other.
-        """
-        app = next(_apps_with(settings), None)
-        if app is None:
-            return
-        if not hasattr(app.backend, "on_reply_declare"):  # a backend that sends no messages
-            _store(app, task_id, reply_to)
-            return
-        if self._later is None:
-            self._later = ThreadPoolExecutor(1, thread_name_prefix="cometmq-revoked")
-        try:
-            self._later.submit(_store, app, task_id, reply_to)
-        except RuntimeError as error:
-            log.warning("the state of the recalled task %s is not stored: %s", task_id, error)  # Python exits
-
-
-def _store(app: Any, task_id: str, reply_to: str | None) -> None:
+def revoked_by(command: Payload) -> list[str]:
+    """Return the IDs of the tasks that a remote control command revokes for all workers."""
     try:
-        request = import_module("celery.app.task").Context(id=task_id, correlation_id=task_id, reply_to=reply_to)
-        app.backend.mark_as_revoked(task_id, "revoked", request=request, store_result=True)
-    except Exception as error:  # a result backend may raise anything
-        log.warning("the state of the recalled task %s is not stored: %r", task_id, error)
+        found = json.loads(command["body"])
+        if found["method"] != "revoke" or found.get("destination"):
+            return []
+        ids = found["arguments"]["task_id"] or []
+        return [ids] if isinstance(ids, str) else list(ids)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return []
+
+
+def store_revoked(channel: Any, settings: Settings, recalled: Mapping[str, str | None]) -> None:
+    """Store the state ``REVOKED`` of tasks in the result backends of Celery's applications with these settings.
+
+    A backend that sends results through the broker would take further connections of Celery's pool, of which the
+    caller holds two, and try again for long. So it uses the caller's channel, once.
+
+    :param recalled: the IDs of the tasks, and the queues to which their results go.
+    """
+    backends: dict[str, Any] = {}
+    for app in _apps_with(settings):
+        try:
+            backends.setdefault(app.backend.as_uri(), app.backend)
+        except Exception as error:  # settings of an application that is not used here
+            log.debug("the result backend of application %s cannot be used: %r", app.main, error)
+    if not backends and "celery" in sys.modules:
+        log.warning("the states of recalled tasks are not stored, because no application of Celery has their broker")
+    for backend in backends.values():
+        for task_id, reply_to in recalled.items():
+            try:
+                _store(backend, channel, task_id, reply_to)
+            except Exception as error:  # a result backend may raise anything
+                log.warning("the state of the recalled task %s is not stored: %r", task_id, error)
+
+
+def _store(backend: Any, channel: Any, task_id: str, reply_to: str | None) -> None:
+    request = import_module("celery.app.task").Context(id=task_id, correlation_id=task_id, reply_to=reply_to)
+    if not hasattr(backend, "on_reply_declare"):  # a backend that sends no messages
+        backend.mark_as_revoked(task_id, "revoked", request=request, store_result=True)
+    elif reply_to:
+        error = import_module("celery.exceptions").TaskRevokedError("revoked")
+        Producer(channel).publish(
+            backend._to_result(task_id, "REVOKED", error, None, request),
+            exchange=backend.exchange,
+            routing_key=reply_to,
+            correlation_id=task_id,
+            serializer=backend.serializer,
+            delivery_mode=backend.delivery_mode,
+        )
 
 
 def _apps_with(settings: Settings) -> Iterator[Any]:
@@ -68,6 +84,3 @@ def _apps_with(settings: Settings) -> Iterator[Any]:
         else:
             if is_found:
                 yield app
-
-
-REVOKED_STATES: Final = RevokedStates()

@@ -146,7 +146,7 @@ class Session:
     async def close(self) -> None:
         """Close the connections."""
         for queue in self.private.values():
-            queue.stop()
+            queue.end()
         await self.producer.close()
         await self.puller.close()
         await self.admin.__aexit__(None, None, None)
@@ -378,11 +378,11 @@ class Session:
         :param sure: false if the queue gets a topic when it is bound to an exchange that is no fanout exchange.
         """
         if queue not in self.private:
-            found = PrivateQueue(self.puller, sure=sure)
+            found = PrivateQueue(queue, self.puller, sure=sure)
             replies = replies_topic(self.settings.topic_prefix)
             await self._ensure(replies, 1, None)
             await found.bind("", Source(replies, tag_of(queue)))
-            self.private[queue] = found
+            self.private.setdefault(queue, found)  # another thread may have declared it meanwhile
 
     async def bind_private(self, queue: str, key: str, source: Source) -> None:
         """Let a queue of this process also read the topic of an exchange, from now on."""
@@ -393,7 +393,7 @@ class Session:
         """End a queue that only this process reads."""
         found = self.private.pop(queue, None)
         if found is not None:
-            found.stop()
+            found.end()
 
     # --- queues with a topic ---
 

@@ -136,12 +136,11 @@ class Transport(virtual.Transport):
 
     def _deliver_next(self) -> bool | None:
         """Deliver a message; return whether it belongs to a topic's queue, or ``None`` if there is none."""
-        item = self.mailbox.take()
-        if item is None:
-            return None
-        channel, held = item
-        channel.dispatch(held)
-        return held[2] is not None
+        while (item := self.mailbox.take()) is not None:
+            channel, held = item
+            if channel.dispatch(held):
+                return held[2] is not None
+        return None
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         """Let Celery's event loop wait for messages."""
