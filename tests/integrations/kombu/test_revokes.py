@@ -6,8 +6,8 @@ import threading
 from typing import Any
 
 import pytest
-from celery import Celery
-from celery.exceptions import TaskRevokedError
+from celery import Celery, chord
+from celery.exceptions import ChordError, TaskRevokedError
 
 import cometmq.integrations.kombu  # noqa: F401
 from cometmq.testing import SyncCluster
@@ -77,3 +77,27 @@ def test_a_state_that_cannot_be_stored_is_named(
     app.close()
     waiting.revoke()
     assert "no application of Celery has their broker" in caplog.text
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_chord_fails_when_one_of_its_tasks_is_recalled(cluster: SyncCluster, name: str, is_known: bool) -> None:
+    """celery#10526: it waited for ever."""
+    app = Celery(
+        "chord", broker=f"cometmq://{cluster.namesrv_address}", backend="cache+memory://", set_as_current=False
+    )
+    app.conf.update(task_default_queue=name, broker_transport_options={"send_timeout": 6})
+    part = app.signature("part").set(countdown=3600)
+    result: Any = chord([part], app=app)(app.signature("end"))
+    if not is_known:
+        forget_handles(app)
+    result.parent.results[0].revoke()
+    with pytest.raises(ChordError, match="revoked"):
+        app.AsyncResult(result.id).get(timeout=PATIENCE_S)  # the other result also raises the error of its parent
+    app.close()
+
+
+def forget_handles(app: Celery) -> None:
+    """Let this process not know how to recall tasks, as if another one had sent them."""
+    with app.connection_for_write() as connection:
+        connection.connect()
+        connection.transport.session.inner._handles.clear()

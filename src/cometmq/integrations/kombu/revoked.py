@@ -6,8 +6,9 @@ import json
 import logging
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from kombu import Producer
 
@@ -15,6 +16,26 @@ from cometmq.integrations.kombu.envelope import Payload
 from cometmq.integrations.kombu.settings import Settings
 
 log = logging.getLogger(__name__)
+
+
+class Recalled(NamedTuple):
+    """What has to hear of the recall of a task."""
+
+    reply_to: str | None
+    """The queue to which the task's result goes."""
+    chord: Mapping[str, Any] = {}
+    """The attributes of a request by which Celery finds the chord whose part the task is."""
+
+    @classmethod
+    def of(cls, payload: Payload) -> Self:
+        """Return what has to hear of the recall of a task with this message; a chord only if the body is JSON."""
+        reply_to, headers = payload["properties"].get("reply_to"), payload.get("headers") or {}
+        group, chord = headers.get("group"), None
+        if group and payload.get("content-type") == "application/json":
+            with suppress(ValueError, TypeError, LookupError, RecursionError):
+                chord = json.loads(payload["body"])[2]["chord"]
+        found = {"group": group, "group_index": headers.get("group_index"), "chord": chord} if chord else {}
+        return cls(reply_to if isinstance(reply_to, str) else None, found)
 
 
 def revoked_by(command: Payload) -> list[str]:
@@ -29,13 +50,13 @@ def revoked_by(command: Payload) -> list[str]:
         return []
 
 
-def store_revoked(channel: Any, settings: Settings, recalled: Mapping[str, str | None]) -> None:
+def store_revoked(channel: Any, settings: Settings, recalled: Mapping[str, Recalled]) -> None:
     """Store the state ``REVOKED`` of tasks in the result backends of Celery's applications with these settings.
 
     A backend that sends results through the broker would take further connections of Celery's pool, of which the
     caller holds two, and try again for long. So it uses the caller's channel, once.
 
-    :param recalled: the IDs of the tasks, and the queues to which their results go.
+    :param recalled: the tasks, by their IDs.
     """
     backends: dict[str, Any] = {}
     for app in _apps_with(settings):
@@ -46,23 +67,24 @@ def store_revoked(channel: Any, settings: Settings, recalled: Mapping[str, str |
     if not backends and "celery" in sys.modules:
         log.warning("the states of recalled tasks are not stored, because no application of Celery has their broker")
     for backend in backends.values():
-        for task_id, reply_to in recalled.items():
+        for task_id, task in recalled.items():
             try:
-                _store(backend, channel, task_id, reply_to)
+                _store(backend, channel, task_id, task)
             except Exception as error:  # a result backend may raise anything
                 log.warning("the state of the recalled task %s is not stored: %r", task_id, error)
 
 
-def _store(backend: Any, channel: Any, task_id: str, reply_to: str | None) -> None:
-    request = import_module("celery.app.task").Context(id=task_id, correlation_id=task_id, reply_to=reply_to)
+def _store(backend: Any, channel: Any, task_id: str, task: Recalled) -> None:
+    context = import_module("celery.app.task").Context
+    request = context(id=task_id, correlation_id=task_id, reply_to=task.reply_to, **task.chord)
     if not hasattr(backend, "on_reply_declare"):  # a backend that sends no messages
         backend.mark_as_revoked(task_id, "revoked", request=request, store_result=True)
-    elif reply_to:
+    elif task.reply_to:
         error = import_module("celery.exceptions").TaskRevokedError("revoked")
         Producer(channel).publish(
             backend._to_result(task_id, "REVOKED", error, None, request),
             exchange=backend.exchange,
-            routing_key=reply_to,
+            routing_key=task.reply_to,
             correlation_id=task_id,
             serializer=backend.serializer,
             delivery_mode=backend.delivery_mode,

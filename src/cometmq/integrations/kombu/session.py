@@ -36,6 +36,7 @@ from cometmq.integrations.kombu.bindings import Bindings
 from cometmq.integrations.kombu.envelope import LEVELS, Payload, StrangerError, from_message, keys_of, to_message
 from cometmq.integrations.kombu.names import is_shortened, replies_topic, tag_of, topic_of_exchange, topic_of_queue
 from cometmq.integrations.kombu.readers import PrivateQueue, Source
+from cometmq.integrations.kombu.revoked import Recalled
 from cometmq.integrations.kombu.settings import Settings
 from cometmq.message.ids import RecallHandle
 from cometmq.message.message import Message, MessageExt, split_records
@@ -75,8 +76,8 @@ class Doubt(NamedTuple):
 Doubts = OrderedDict[tuple[str, str], Doubt]
 """The messages in doubt, by topic and key."""
 
-Waiting = tuple[str, str | None]
-"""The recall handle of a delayed task, and the queue to which its result goes."""
+Waiting = tuple[str, Recalled]
+"""The recall handle of a delayed task, and what has to hear of its recall."""
 
 
 class Session:
@@ -225,8 +226,7 @@ class Session:
         :raises CometMQError: it may not be stored.
         """
         topic, tag = await self._place(queue, is_task="task" in (payload.get("headers") or {}))
-        reply_to = payload["properties"].get("reply_to")
-        await self._send(to_message(topic, payload, tag=tag, hold=tag is None), reply_to)
+        await self._send(to_message(topic, payload, tag=tag, hold=tag is None), payload)
 
     async def publish(self, exchange: str, key: str, payload: Payload, *, always: bool) -> bool:
         """Store a message for the processes that read an exchange with their own queues; return whether it is stored.
@@ -258,7 +258,7 @@ class Session:
             self._note_absent(topic)
             return False
 
-    async def _send(self, message: Message, reply_to: str | None = None) -> None:
+    async def _send(self, message: Message, payload: Payload | None = None) -> None:
         """Store a message once, even if an earlier attempt to send it is in doubt.
 
         :raises CometMQError: it may not be stored.
@@ -270,8 +270,8 @@ class Session:
         except CometMQError as error:
             self.note_failure(message, error)
             raise
-        if result.recall_handle is not None and message.is_delayed and message.keys:
-            _remember(self._handles, message.keys[0], (result.recall_handle, reply_to))
+        if result.recall_handle is not None and message.is_delayed and message.keys and payload is not None:
+            _remember(self._handles, message.keys[0], (result.recall_handle, Recalled.of(payload)))
 
     def plain_message(self, queue: str, payload: Payload) -> Message | None:
         """Return the message for a queue with a known topic, or ``None`` if it needs more than to be sent."""
@@ -343,15 +343,15 @@ class Session:
             raise
         return [message for message in split_records(answer.body) if key in message.keys]
 
-    async def recall(self, task_ids: Iterable[str]) -> dict[str, str | None]:
-        """Recall tasks that brokers hold; return the IDs of those that were recalled, and where their results go."""
-        recalled: dict[str, str | None] = {}
+    async def recall(self, task_ids: Iterable[str]) -> dict[str, Recalled]:
+        """Recall tasks that brokers hold; return those that were recalled, by their IDs."""
+        recalled: dict[str, Recalled] = {}
         for task_id in task_ids:
             known = self._handles.pop(task_id, None)
             try:
-                for handle, reply_to in [known] if known is not None else await self._find_handles(task_id):
+                for handle, task in [known] if known is not None else await self._find_handles(task_id):
                     await self.producer.recall(handle)
-                    recalled[task_id] = reply_to
+                    recalled[task_id] = task
             except CometMQError as error:
                 if isinstance(error, ClientError) and error.code == ResponseCode.ILLEGAL_OPERATION:
                     continue  # it is due
@@ -367,7 +367,7 @@ class Session:
                     due_ms = int(found[TIMER_OUT_MS])
                     if due_ms > self.instance.clock.now_ms():
                         handle = RecallHandle(found[REAL_TOPIC], broker, due_ms, message.msg_id).encode()
-                        handles.append((handle, reply_to_of(message)))
+                        handles.append((handle, recalled_of(message)))
         return handles
 
     # --- queues of this process ---
@@ -442,13 +442,12 @@ def _publication(message: Message) -> tuple[str, str]:
     return message.topic, message.keys[1] if len(message.keys) > 1 else ""
 
 
-def reply_to_of(message: MessageExt) -> str | None:
-    """Return the queue to which the result of a task goes, or ``None`` if it goes to none."""
+def recalled_of(message: MessageExt) -> Recalled:
+    """Return what has to hear of the recall of a task."""
     try:
-        found = from_message(message)["properties"].get("reply_to")
+        return Recalled.of(from_message(message))
     except StrangerError:
-        return None
-    return found if isinstance(found, str) else None
+        return Recalled(None)
 
 
 def _remember(table: OrderedDict[K, V], key: K, value: V) -> None:
