@@ -209,6 +209,20 @@ async def test_many_clients_that_ask_a_lot_share_the_time_of_a_round_and_none_is
         await raw.close()
 
 
+async def test_a_client_that_sends_on_while_it_waits_for_its_turn_is_not_read_on(service: Service) -> None:
+    raw = await Raw.connect(service)
+    raw.writer.write(RemotingCommand(code=35).encode() * 100_000)
+    await until(lambda: service.worked)
+    (connection,) = service.server.connections
+    most = 0
+    for _ in range(200):
+        await asyncio.sleep(0)
+        most = max(most, connection._decoder.pending)
+    assert most <= 2 * 256 * 1024, "what two reads of the event loop give"
+    cast(asyncio.Transport, raw.writer.transport).abort()
+    await until(lambda: not service.server.connections)
+
+
 async def test_a_request_that_fails_among_those_that_waited_ends_its_connection_only(service: Service) -> None:
     raws = [await Raw.connect(service) for _ in range(4)]
     for number, raw in enumerate(raws):
