@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.remoting.serving import Raw, Service, max_offset
 
+from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.connections.busy_poll import BUSY_POLL_SECONDS, MAX_SKIPPED_ROUNDS, BusyPoll, can_busy_poll
 from cometmq.testing import VirtualClock
 
@@ -73,6 +75,17 @@ def test_looks_in_vain_become_rare_and_one_that_finds_a_request_makes_them_frequ
     rounds.poll.round_ended()  # while it looks
     rounds.until_sleep()
     assert turns_with_a_look(1) == 1
+
+
+async def test_no_look_follows_an_answer_that_takes_longer_to_read(service: Service) -> None:
+    looks: list[Callable[[], None]] = []
+    service.server._busy_poll = BusyPoll(looks.append, service.clock)
+    raw = await Raw.connect(service)
+    await raw.ask(RemotingCommand(code=32, opaque=1))
+    assert not looks
+    await raw.ask(max_offset(2))
+    assert len(looks) == 1
+    await raw.close()
 
 
 @pytest.mark.parametrize(

@@ -163,8 +163,8 @@ class RemotingServer:
         self._is_halted = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._busy_poll: BusyPoll | None = None
-        self.data_arrived = False
-        """True if a socket has received data since the last round."""
+        self.expects_requests = False
+        """True if data has arrived since the last round, unless a client is still reading a large response."""
         self._dirty: list[ServerConnection] = []
         self._resume: list[ServerConnection] = []
         self._at_end: list[Callable[[], None]] = []
@@ -335,8 +335,8 @@ class RemotingServer:
             self._resume_connections([*waiting, first])
         if self.path.latency is not None:
             self.path.latency.end_round()
-        if self._busy_poll is not None and self.data_arrived:
-            self.data_arrived = False
+        if self._busy_poll is not None and self.expects_requests:
+            self.expects_requests = False
             self._busy_poll.round_ended()
 
     def _resume_connections(self, connections: list[ServerConnection]) -> None:

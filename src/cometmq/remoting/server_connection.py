@@ -34,7 +34,8 @@ from cometmq.remoting.processors import Buffer, Request, Response, encode_respon
 
 log = logging.getLogger(__name__)
 
-_JOIN_BYTES: Final = 64 * 1024
+_LARGE_BYTES: Final = 64 * 1024
+"""Larger responses are not joined. Their client reads them for longer than a busy poll lasts, so none follows."""
 _BUFFER_IS_FULL: Final = 1
 _IS_HELD_BACK: Final = 2
 _IS_WORKED_FOR: Final = 4
@@ -190,7 +191,7 @@ class ServerConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Handle the complete frames that have arrived."""
         self.quiet_sweeps = 0
-        self._server.data_arrived = True
+        self._server.expects_requests = True
         if self._taker is not None and not (
             self._paused or self._waits_for_round or self._out_bytes or self._draining or self._decoder.pending
         ):
@@ -390,9 +391,11 @@ class ServerConnection(asyncio.Protocol):
             return
         if self._is_ending and is_confirmed(self._transport):
             asyncio.get_running_loop().call_soon(reset_if_sent, self._transport)
+        if size > _LARGE_BYTES:
+            self._server.expects_requests = False
         if len(out) == 1:
             self._transport.write(out[0])
-        elif size <= _JOIN_BYTES:
+        elif size <= _LARGE_BYTES:
             self._transport.write(b"".join(out))
         else:
             self._transport.writelines(out)

@@ -4,6 +4,7 @@ Theory of operation. A client with one request in flight sends the next one abou
 that sleeps in between takes that long to wake up, and its caches are cold, so that the same work costs several times as
 much. So the loop does not sleep for :data:`BUSY_POLL_SECONDS` after a round. After a poll that finds nothing, a number
 of rounds do not poll; this number doubles each time. So an idle server, or one with few requests, sleeps as usual.
+A client reads a large response for longer than a poll lasts, so no poll follows one.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class ConnectionOwner(Protocol):
     clock: Clock
     new_taker: NewTaker | None
     listener: str
-    data_arrived: bool
+    expects_requests: bool
 
     @property
     def path(self) -> RequestPath:
