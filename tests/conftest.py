@@ -22,6 +22,9 @@ from tests.helpers import forks
 from tests.helpers.crashed_workers import WITH_STORAGES
 from tests.helpers.crashed_workers import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
 from tests.interop import systems
+from tests.storage.fixtures import s3 as s3
+from tests.storage.fixtures import servers as servers
+from tests.storage.fixtures import storage as storage
 
 from cometmq.core import NEXT_STEP, PATH
 from cometmq.testing import VirtualClock

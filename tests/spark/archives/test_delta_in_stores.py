@@ -15,9 +15,6 @@ pytest.importorskip("deltalake", reason="deltalake is not installed (pip install
 pytest.importorskip("obstore", reason="obstore is not installed (pip install cometmq[lake])")
 
 from tests.spark.lake_files import AT_MS, HOUR_MS, QUEUES, cover, messages
-from tests.storage.conftest import s3 as s3
-from tests.storage.conftest import servers as servers
-from tests.storage.conftest import storage as storage
 from tests.storage.servers.faults import Faults, faulty
 from tests.storage.servers.gcs import gcs
 from tests.storage.servers.seaweed import S3Server

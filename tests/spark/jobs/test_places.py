@@ -25,8 +25,6 @@ from tests.spark.jobs.replay.test_job import origins
 from tests.spark.sinking import stored
 from tests.spark.store_files import bad_records, damage, rows_of, write_store
 from tests.spark.topics import Topics
-from tests.storage.conftest import s3 as s3
-from tests.storage.conftest import servers as servers
 from tests.storage.servers.faults import Faults, faulty
 from tests.storage.servers.seaweed import ACCESS_KEY, SECRET_KEY, S3Server
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.spark.store_files import write_store
-from tests.storage.conftest import KINDS
+from tests.storage.fixtures import KINDS
 
 from cometmq.spark.store.files import log_files
 from cometmq.spark.store.place import LocalStore, StoredStore, StorePlace

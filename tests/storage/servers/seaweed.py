@@ -10,9 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import boto3
-from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
 from tests.helpers.waiting import wait_for
 from tests.storage.servers.process import server
 
@@ -42,6 +39,9 @@ class S3Server:
 
     def client(self, service: str = "s3") -> Any:
         """A client of boto3, for what the product does not do."""
+        import boto3  # a quarter of a second, which each process of the tests would spend on it
+        from botocore.config import Config
+
         return boto3.client(
             service,
             endpoint_url=self.endpoint,
@@ -95,6 +95,8 @@ def seaweed(
 
 
 def _has_bucket(found: S3Server) -> bool:
+    from botocore.exceptions import BotoCoreError, ClientError
+
     client: Any = found.client()
     with suppress(BotoCoreError, ClientError):
         client.create_bucket(Bucket=BUCKET)

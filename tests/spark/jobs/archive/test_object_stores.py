@@ -21,8 +21,6 @@ from tests.helpers.waiting import wait_for
 from tests.spark.drivers import attached, end_group, run_until_killed, start_driver
 from tests.spark.jobs.archive.archiving import MOST, driver_words
 from tests.spark.topics import Topics
-from tests.storage.conftest import s3 as s3
-from tests.storage.conftest import servers as servers
 from tests.storage.servers.faults import Faults, faulty
 from tests.storage.servers.seaweed import ACCESS_KEY, SECRET_KEY, S3Server
 
