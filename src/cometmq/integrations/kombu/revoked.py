@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Recalled(NamedTuple):
-    """What has to hear of the recall of a task."""
+    """Those that have to hear of the recall of a task."""
 
     reply_to: str | None
     """The queue to which the task's result goes."""
@@ -28,7 +28,7 @@ class Recalled(NamedTuple):
 
     @classmethod
     def of(cls, payload: Payload) -> Self:
-        """Return what has to hear of the recall of a task with this message; a chord only if the body is JSON."""
+        """Return those that have to hear of the recall of the task of a message; a chord only if the body is JSON."""
         reply_to, headers = payload["properties"].get("reply_to"), payload.get("headers") or {}
         group, chord = headers.get("group"), None
         if group and payload.get("content-type") == "application/json":
