@@ -14,6 +14,7 @@ from cometmq.cli.failures import WrongUseError
 from cometmq.cli.local_path import LocalPath
 from cometmq.cli.output import notify
 from cometmq.cli.servers.logs import log_options
+from cometmq.cli.servers.memory import tune_memory
 from cometmq.cli.servers.process import Stopping, default_data, run_server
 from cometmq.errors import require
 
@@ -101,6 +102,7 @@ def command(
         listening = HttpOptions(token or made, host, port, names, certificate, key)
 
     def ready(url: str) -> None:
+        tune_memory()
         if made:
             notify(f"Clients send the header: Authorization: Bearer {made} (${TOKEN_VARIABLE} sets another token)")
         notify(f"CometMQ MCP server ready: {url}")

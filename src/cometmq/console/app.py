@@ -12,6 +12,7 @@ from starlette.types import Scope
 
 from cometmq import __version__
 from cometmq.console.console import Console
+from cometmq.console.limits import MAX_ALL_REQUESTS_BYTES, MAX_REQUEST_BYTES
 from cometmq.console.page import no_such_page
 from cometmq.console.pages import (
     access,
@@ -32,6 +33,7 @@ from cometmq.console.pages import (
 )
 from cometmq.console.rendering import STATIC
 from cometmq.console.security.gate import Gate
+from cometmq.request_bodies import RequestBodies
 
 FAMILIES = (
     cluster,
@@ -75,7 +77,10 @@ def build(console: Console) -> Starlette:
             Route("/healthz", _healthy),
             Mount(f"/static/{__version__}", _Files(directory=STATIC)),
         ],
-        middleware=[Middleware(Gate, options=console.options)],
+        middleware=[
+            Middleware(Gate, options=console.options),
+            Middleware(RequestBodies, lambda _: MAX_REQUEST_BYTES, MAX_ALL_REQUESTS_BYTES),
+        ],
         exception_handlers={404: no_such_page, 405: no_such_page},
     )
     app.state.console = console

@@ -6,6 +6,8 @@ from typing import Final
 
 MAX_REQUEST_BYTES: Final = 6 * 1024 * 1024
 """Maximum size of a request's body. It is enough for a test message of 4 MiB and its form encoding."""
+MAX_ALL_REQUESTS_BYTES: Final = 64 * 1024 * 1024
+"""Maximum size of the bodies of all requests at a time; beyond it, the largest that is still arriving is refused."""
 MAX_FIELDS: Final = 2_000
 """Maximum number of fields in a form. It is more than a page on which all dead letters are selected."""
 MAX_URL_CHARS: Final = 8_192

@@ -14,6 +14,7 @@ from cometmq.cli.local_path import LocalPath
 from cometmq.cli.output import Column, notify, output_option, show
 from cometmq.cli.servers.console_options import audit_log_option, console_url_option, reports_option
 from cometmq.cli.servers.logs import log_options
+from cometmq.cli.servers.memory import tune_memory
 from cometmq.cli.servers.process import (
     Stopping,
     announce,
@@ -111,6 +112,7 @@ def command(
         )
         server = ConsoleServer(options, listening=None if descriptor is None else socket.socket(fileno=descriptor))
         await server.start()
+        tune_memory()
         try:
             announce(f"CometMQ console ready: {server.url}, nameserver {namesrv}")
             await stopping.wait()

@@ -1,4 +1,4 @@
-"""The gate in front of all pages. It checks host names, sizes and cross-site requests, and adds security headers."""
+"""The gate in front of all pages. It checks host names and cross-site requests, and adds security headers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cometmq.console.limits import MAX_REQUEST_BYTES, MAX_URL_CHARS
+from cometmq.console.limits import MAX_URL_CHARS
 from cometmq.console.options import ConsoleOptions
 from cometmq.console.origins import origin_of
 
@@ -32,10 +32,6 @@ it does.
 """
 
 
-class TooLargeError(Exception):
-    """A request's body is larger than the limit."""
-
-
 class Gate:
     """Middleware that refuses invalid requests, and adds :data:`HEADERS`."""
 
@@ -55,7 +51,6 @@ class Gate:
             await self._app(scope, receive, send)
             return
         refusal = self._refusal(scope)
-        counted = _Counted(receive)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -66,14 +61,7 @@ class Gate:
                     headers["Cache-Control"] = "no-store"
             await send(message)
 
-        if refusal is not None:
-            await refusal(scope, receive, send_with_headers)
-            return
-        try:
-            await self._app(scope, counted, send_with_headers)
-        except TooLargeError:
-            answer = PlainTextResponse(f"a request has at most {MAX_REQUEST_BYTES:,} bytes\n", 413)
-            await answer(scope, receive, send_with_headers)
+        await (refusal or self._app)(scope, receive, send_with_headers)
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
@@ -88,8 +76,6 @@ class Gate:
             )
         if len(scope["raw_path"] or b"") + len(scope["query_string"]) > MAX_URL_CHARS:
             return PlainTextResponse(f"an address has at most {MAX_URL_CHARS:,} characters\n", 414)
-        if int(headers.get("content-length") or 0) > MAX_REQUEST_BYTES:
-            return PlainTextResponse(f"a request has at most {MAX_REQUEST_BYTES:,} bytes\n", 413)
         site, method = headers.get("sec-fetch-site"), scope["method"]
         if method in ("GET", "HEAD"):
             if site == "cross-site" and headers.get("sec-fetch-mode") == "navigate":
@@ -116,19 +102,3 @@ class Gate:
 def _shown(text: str) -> str:
     """Return a header's value, shortened and without control characters."""
     return ascii(text[:200])[1:-1]
-
-
-class _Counted:
-    """Receives a request's body up to the size limit."""
-
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self._bytes = 0
-
-    async def __call__(self) -> Message:
-        message = await self._receive()
-        if message["type"] == "http.request":
-            self._bytes += len(message.get("body", b""))
-            if self._bytes > MAX_REQUEST_BYTES:
-                raise TooLargeError
-        return message

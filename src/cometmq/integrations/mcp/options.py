@@ -33,6 +33,10 @@ MAX_ARGUMENT_CHARS: Final = 512
 """Maximum length of any other text argument."""
 MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
 """Maximum size of an HTTP request."""
+MAX_OPENING_BYTES: Final = 64 * 1024
+"""Maximum size of the HTTP request that opens a session, which the session keeps."""
+MAX_ALL_REQUESTS_BYTES: Final = 16 * 1024 * 1024
+"""Maximum size of all HTTP requests at a time; their contents use several times as much memory."""
 MAX_CALLS: Final = 32
 """Maximum number of calls that run at the same time; others wait within their time limit."""
 MAX_PLANS: Final = 100

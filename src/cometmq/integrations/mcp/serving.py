@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import socket
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -26,14 +26,22 @@ from mcp.types import (
     ToolAnnotations,
 )
 from mcp.types import Tool as ListedTool
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from cometmq import __version__
 from cometmq.errors import CometMQError, reason_of
 from cometmq.integrations.mcp.calls import Calls
 from cometmq.integrations.mcp.catalogue import Tool
-from cometmq.integrations.mcp.options import LOOPBACK, MAX_REQUEST_BYTES, HttpOptions
+from cometmq.integrations.mcp.options import (
+    LOOPBACK,
+    MAX_ALL_REQUESTS_BYTES,
+    MAX_OPENING_BYTES,
+    MAX_REQUEST_BYTES,
+    HttpOptions,
+)
 from cometmq.message.hosts import format_address, listening_socket
+from cometmq.request_bodies import RequestBodies
 from cometmq.visible import json_text
 
 PATH: Final = "/mcp"
@@ -178,6 +186,7 @@ async def serve_http(
         auth=AuthSettings(issuer_url=address, resource_server_url=None),  # type: ignore[arg-type]
         token_verifier=_Verifier(options.token),
     )
+    app.add_middleware(RequestBodies, most_of_one=_most_bytes, most_of_all=MAX_ALL_REQUESTS_BYTES)
     config = uvicorn.Config(
         app,
         http=_Protocol,
@@ -202,6 +211,15 @@ async def serve_http(
     finally:
         stopping.cancel()
         listening.close()
+
+
+def _most_bytes(headers: Mapping[bytes, bytes]) -> int:
+    """Return the maximum size of a request. One without a session, unless its protocol has none, opens a session."""
+    version = headers.get(b"mcp-protocol-version")
+    is_opening = b"mcp-session-id" not in headers and (
+        version is None or version.decode("latin-1") in HANDSHAKE_PROTOCOL_VERSIONS
+    )
+    return MAX_OPENING_BYTES if is_opening else MAX_REQUEST_BYTES
 
 
 def _listen(options: HttpOptions) -> socket.socket:

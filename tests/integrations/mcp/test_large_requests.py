@@ -1,0 +1,62 @@
+"""Many large requests at a time over HTTP: they have a limit together, and their memory comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from tests.integrations.mcp.test_processes import INITIALIZE, INITIALIZED, served
+
+from cometmq.testing import Cluster
+
+MOST_MB = 120
+"""Growth of the process: the bodies that are read at a time, several times over. Without a limit it was 530."""
+
+
+async def test_forty_large_requests_at_a_time_leave_no_memory_behind(tmp_path: Path) -> None:
+    async with Cluster() as cluster, served(cluster, tmp_path) as (url, token):
+        accept = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+        async with httpx2.AsyncClient(headers={**accept, "Authorization": f"Bearer {token}"}, timeout=60) as http:
+            opened = await http.post(url, content=INITIALIZE)
+            session = {"mcp-session-id": opened.headers["mcp-session-id"], "mcp-protocol-version": "2025-06-18"}
+            await http.post(url, content=INITIALIZED, headers=session)
+
+            async def call(number: int, size: int) -> int:
+                asked: dict[str, Any] = {"name": "rmq_topic_list", "arguments": {"filter": "x" * size}}
+                body = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": asked}
+                answer = await http.post(url, content=json.dumps(body).encode(), headers=session)
+                return answer.status_code
+
+            process = _process_of(tmp_path)
+            assert await call(2, 10) == 200
+            before = _memory_mb(process, "VmHWM")
+            found = set(await asyncio.gather(*(call(number, 4_000_000) for number in range(10, 50))))
+            assert found <= {200, 503}
+            assert 200 in found
+            assert _memory_mb(process, "VmHWM") - before < MOST_MB
+            assert await call(100, 10) == 200
+            assert _memory_mb(process, "VmRSS") - before < MOST_MB
+
+
+async def test_a_session_cannot_be_opened_with_a_large_request(tmp_path: Path) -> None:
+    """A session keeps the name of its client."""
+    async with Cluster() as cluster, served(cluster, tmp_path) as (url, token), httpx2.AsyncClient() as http:
+        headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+        headers["Authorization"] = f"Bearer {token}"
+        long = INITIALIZE.replace(b"claude-ai", b"x" * 70_000)
+        assert (await http.post(url, content=long, headers=headers)).status_code == 413
+        assert (await http.post(url, content=INITIALIZE, headers=headers)).status_code == 200
+
+
+def _process_of(data: Path) -> Path:
+    """The directory of the server with this data in /proc."""
+    wanted = str(data).encode()
+    return next(one for one in Path("/proc").glob("[0-9]*") if wanted in (one / "cmdline").read_bytes().split(b"\0"))
+
+
+def _memory_mb(process: Path, field: str) -> int:
+    lines = (process / "status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(field)).split()[1]) // 1024
