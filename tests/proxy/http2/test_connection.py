@@ -201,3 +201,50 @@ def test_updates_for_streams_that_have_ended_are_not_kept_without_limit() -> Non
         server.connection.close_stream(server.streams[number])
         server.receive(more(number, 1))
     assert len(server.connection._given) <= MAX_STREAMS
+
+
+def test_an_update_before_the_first_window_is_lowered_counts_for_a_taken_call() -> None:
+    server = Server(65_535)
+    server.connection.take_calls = lambda _decoder, buffer, _at, _last: (len(buffer), 1, 0, 1, False)
+    server.receive(frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, 1, b"a call"))
+    server.receive(more(1, 10) + frames.settings({frames.INITIAL_WINDOW_SIZE: 0}))
+    server.connection.send_answer(1, b"headers", b"12345678", TRAILERS)
+    assert frame(frames.DATA, 0, 1, b"12345678") in b"".join(server.connection.out)
+    assert not server.waiting
+
+
+def test_the_end_of_a_window_comes_back_after_it_was_negative() -> None:
+    """A client that lowers its first window below what was sent has to give back the difference first."""
+    server = Server(1_000)
+    stream = server.open(1)
+    stream.send_data(bytes(1_000))
+    server.receive(frames.settings({frames.INITIAL_WINDOW_SIZE: 100}))
+    stream.send_data(b"")
+    assert (stream.window, server.waiting) == (-900, 0)
+    stream.send_data(bytes(500))
+    server.receive(more(1, 900))
+    assert (len(server.got[1]), stream.window, server.waiting) == (1_000, 0, 500)
+    server.receive(more(1, 500))
+    stream.end(TRAILERS)
+    server.receive(b"")
+    assert (len(server.got[1]), server.complete) == (1_500, {1})
+
+
+def test_settings_are_acknowledged_before_data_uses_them() -> None:
+    """hyper-h2 counts data against its old window until the acknowledgement arrives."""
+    server = Server(10)
+    server.open(1).send_data(bytes(20))
+    server.receive(b"")
+    server.connection.add_bytes(frames.settings({frames.INITIAL_WINDOW_SIZE: 1_000}))
+    server.connection.handle_frames(10)
+    acknowledged, *data = server.connection.out
+    assert acknowledged == frame(frames.SETTINGS, frames.ACK, 0)
+    assert data == [frame(frames.DATA, 0, 1, bytes(10))]
+
+
+def test_a_first_window_that_makes_a_window_too_large_ends_the_connection() -> None:
+    server = Server(1_000)
+    server.open(1)
+    server.receive(more(1, 2**31 - 1_001))
+    with pytest.raises(frames.Http2Error, match="too large"):
+        server.receive(frames.settings({frames.INITIAL_WINDOW_SIZE: 1_001}))

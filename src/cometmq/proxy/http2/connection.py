@@ -33,8 +33,8 @@ _LAST_PING: Final = b"lastping"
 MAX_TAKEN_ANSWER_BYTES: Final = FRAME_BYTES
 """Maximum size of the data in a response of :attr:`Http2Connection.take_calls`.
 
-The client's windows for streams must be at least that large when calls are taken. If the client lowers them before the
-response, updates of a single window are kept for it.
+The client's windows for streams must be at least that large when calls are taken. Updates of a single window are kept
+for the response, because the client may lower the others before it.
 """
 
 TakenCalls = tuple[int, int, int, int, bool]
@@ -106,7 +106,7 @@ class Http2Connection:
         """True once the client has sent the HTTP/2 preface."""
         self._first_window = _DEFAULT_WINDOW
         self._given: dict[int, int] = {}
-        """Updates of the windows of streams that may be those of taken calls, since the first window was lowered."""
+        """Updates of the windows of streams that may be those of taken calls."""
         self._last_stream = 0
         self._announced_goaway = self._sent_goaway = False
         self._is_lost = self._is_cut = False
@@ -453,14 +453,17 @@ class Http2Connection:
                     raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "the window is too large")
                 first = value
         change, self._first_window = first - self._first_window, first
+        # before data: clients enlarge their windows when they get the acknowledgement
+        self.queue(frames.frame(frames.SETTINGS, frames.ACK, 0))
         # at most once per SETTINGS frame, and as the last frame of this call: a thousand streams are enough work
         if change:
             self._frames_left = 0
             for stream in list(self.streams.values()):
                 stream.window += change
+                if stream.window > _MAX_WINDOW:
+                    raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "the window is too large")
                 if stream.unsent_bytes:
                     stream.pump()
-        self.queue(frames.frame(frames.SETTINGS, frames.ACK, 0))
 
     def _window_update(self, number: int, payload: bytes) -> None:
         if len(payload) != 4:
@@ -483,7 +486,7 @@ class Http2Connection:
                 stream.pump()
         elif self._is_idle(number):
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE on an idle stream")
-        elif self._first_window < MAX_TAKEN_ANSWER_BYTES and self.take_calls is not None:
+        elif self.take_calls is not None:
             self._given[number] = min(self._given.get(number, 0) + size, _MAX_WINDOW)
             if len(self._given) > MAX_STREAMS:  # the oldest is probably of a stream that has ended
                 del self._given[next(iter(self._given))]

@@ -193,8 +193,8 @@ class Stream:
                 unsent.popleft()
                 self._send_trailers(payload)
                 return
-            size = min(len(payload), self.window, connection.window, FRAME_BYTES)
-            if size <= 0 and payload:
+            size = max(min(len(payload), self.window, connection.window, FRAME_BYTES), 0)
+            if not size and payload:
                 if connection.window <= 0:
                     connection.blocked[self] = None
                 return
