@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import struct
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from tests.helpers.waiting import until
@@ -48,13 +48,21 @@ def listening_at(host: str, family: socket.AddressFamily) -> socket.socket:
     return listening
 
 
+class PublicOnly:
+    """A listening socket of a Python without the private method."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self.family, self.accept = listening.family, listening.accept
+
+
+@pytest.mark.parametrize("kind", [lambda listening: listening, PublicOnly], ids=["as it is", "public methods only"])
 @pytest.mark.parametrize(("host", "family"), [("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6)])
 async def test_a_transport_of_an_accepted_socket_reads_writes_and_closes_it(
-    host: str, family: socket.AddressFamily
+    host: str, family: socket.AddressFamily, kind: Any
 ) -> None:
     loop = asyncio.get_running_loop()
     with listening_at(host, family) as listening, socket.create_connection(listening.getsockname()[:2]) as client:
-        accepted = acceptor(listening, loop)()
+        accepted = acceptor(kind(listening), loop)()
         descriptor = accepted.fileno()
         assert not os.get_blocking(descriptor) or isinstance(accepted, AcceptedSocket)
         heard = Heard()

@@ -54,8 +54,10 @@ def acceptor(listening: socket.socket, loop: asyncio.AbstractEventLoop) -> Calla
     """
     family = int(listening.family)
     if type(loop).__module__.partition(".")[0] == "uvloop":
-        # this is ``socket.accept`` without the socket object
-        return lambda: AcceptedSocket(listening._accept()[0], family)  # type: ignore[attr-defined]
+        accept_descriptor = getattr(listening, "_accept", None)  # ``socket.accept`` without the socket object
+        if accept_descriptor is not None:
+            return lambda: AcceptedSocket(accept_descriptor()[0], family)
+        return lambda: AcceptedSocket(listening.accept()[0].detach(), family)
 
     def accept() -> socket.socket:
         connection, _ = listening.accept()

@@ -28,14 +28,13 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from cometmq.remoting.codes import LanguageCode, RequestCode
-from cometmq.remoting.connections.pause import SocketPause
+from cometmq.remoting.connections.pause import PAUSES_PER_SECOND, SocketPause
 
 _SENDS: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 _JAVA: Final = frozenset({LanguageCode.JAVA.name, LanguageCode.JAVA.value})
 """The language of Java clients in JSON and in binary headers."""
-_ATTEMPTS: Final = 100
-_ATTEMPTS_OF_BUSY: Final = 10
-"""Attempts after which no more requests are read."""
+_PAUSES_OF_BUSY: Final = 10
+"""Pauses after which no more requests are read."""
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
 _COUNT_BYTES: Final = 4
 """Size of the kernel's ``int``."""
@@ -77,10 +76,10 @@ async def end_all(connections: Collection[Ending], at_end_of_round: Callable[[Ca
 
     for connection in list(connections):
         connection.end()
-    for attempt in range(_ATTEMPTS):
+    for pauses in range(PAUSES_PER_SECOND):
         if not connections:
             return
-        if attempt == _ATTEMPTS_OF_BUSY:
+        if pauses == _PAUSES_OF_BUSY:
             for connection in list(connections):
                 connection.pause_requests()
         at_end_of_round(end_quiet)

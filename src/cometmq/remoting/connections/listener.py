@@ -21,7 +21,7 @@ from cometmq.clock import Clock
 from cometmq.limits import MAX_CONNECTIONS
 from cometmq.message.hosts import addresses_of, format_address, unmapped
 from cometmq.remoting.connections.accepted import Accepted, acceptor
-from cometmq.remoting.connections.pause import SocketPause
+from cometmq.remoting.connections.pause import PAUSES_PER_SECOND, SocketPause
 from cometmq.threads import look_up
 
 _log = logging.getLogger(__name__)
@@ -187,9 +187,6 @@ def _with_address(address: tuple[object, ...]) -> Iterator[None]:
         raise OSError(error.errno, f"cannot listen on {at}: {reason.lower()}") from None
 
 
-_ATTEMPTS: Final = 100
-
-
 class Closing(Protocol):
     """A connection that removes itself from its server's collection when it has ended."""
 
@@ -204,7 +201,7 @@ async def close_all(connections: Collection[Closing]) -> None:
     """Close every connection, aborting those that take longer than a second."""
     for connection in list(connections):
         connection.close()
-    for _ in range(_ATTEMPTS):
+    for _ in range(PAUSES_PER_SECOND):
         if not connections:
             return
         await SocketPause.wait()

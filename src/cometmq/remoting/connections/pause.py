@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import ClassVar, Final
 
-_PAUSE_S: Final = 0.01
+PAUSES_PER_SECOND: Final = 100
 
 
 class SocketPause:
@@ -20,6 +20,6 @@ class SocketPause:
         pause = object()
         cls.under_way.add(pause)
         try:
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(1 / PAUSES_PER_SECOND)
         finally:
             cls.under_way.discard(pause)
