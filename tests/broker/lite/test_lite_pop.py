@@ -181,3 +181,14 @@ async def test_only_the_first_message_dies_and_the_next_one_has_all_its_attempts
         reader = Reader(await connect_to(broker), clock)
         await reader.sync("a")
     assert await reader.pop() == []
+
+
+async def test_a_message_behind_one_that_is_redelivered_alone_has_all_its_attempts(reader: Reader) -> None:
+    await reader.sync("a")
+    await send(reader.wire, "a", b"a0", b"a1")
+    assert len(await reader.pop(invisible_time=10_000)) == 2
+    await reader.clock.run_for(10.1)
+    (first,) = await reader.pop(max_msg_num=1)
+    await reader.ack(first)
+    (second,) = await reader.pop()
+    assert (first.times, second.body, second.times) == (1, b"a1", 0)

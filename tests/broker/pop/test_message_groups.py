@@ -211,3 +211,20 @@ async def test_new_messages_stop_at_the_limit_and_go_on_when_there_is_room(
     await popper.ack(a1)
     assert [m.body for m in got(await wire.answer(waiting.opaque))] == [b"a2", b"a3", b"a4", b"a5"]
     assert await pop(popper) == []
+
+
+async def test_a_message_behind_one_of_its_group_that_is_redelivered_alone_has_all_its_attempts(
+    start_broker: StartBroker, connect_to: ConnectTo, clock: VirtualClock, tmp_path: Path
+) -> None:
+    broker = await start_broker()
+    popper = Popper(await connect_to(broker), clock)
+    await send(popper.wire, "a1", "b1", "a2", "b2")
+    short = BY_GROUP | {"invisible_time": 1_000}
+    assert len(await popper.pop(**short)) == 4
+    await clock.run_for(1)
+    (a1,) = await popper.pop(**short, max_msg_nums=1)
+    broker, popper = await restarted(broker, start_broker, connect_to, clock, tmp_path)
+    await popper.ack(a1)
+    answer = await popper.answer(**short)
+    assert [m.body for m in got(answer)] == [b"b1", b"a2", b"b2"]
+    assert answer.ext_fields["orderCountInfo"] == "0 qo0%1 1;0 0 0", "a2 was behind a1, and b1 was the first of b"

@@ -454,3 +454,27 @@ async def test_a_broker_that_stops_says_so_to_those_that_want_to_wait(
     for answer in (await popper.answer(poll_time=10_000), await wire.call(RequestCode.NOTIFICATION, waits)):
         assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert answer.remark == "service not available now: the broker stops"
+
+
+@pytest.mark.parametrize("saved", [False, True])
+async def test_in_order_a_message_behind_one_that_is_redelivered_alone_has_all_its_attempts_also_after_a_kill(
+    start_broker: StartBroker, connect_to: ConnectTo, clock: VirtualClock, tmp_path: Path, saved: bool
+) -> None:
+    """A consumer that keeps the order did not begin the others of the first delivery."""
+    broker = await start_broker()
+    popper = Popper(await connect_to(broker), clock)
+    await send(popper.wire, b"a", b"b", b"c")
+    pop = {"order": True, "invisible_time": 1_000, "queue_id": 0}
+    assert len(await popper.pop(**pop)) == 3
+    for _ in range(2):
+        await clock.run_for(1)
+        (first,) = await popper.pop(max_msg_nums=1, **pop)
+    if saved:
+        await broker.pops.save()
+    broker, popper = await killed(broker, start_broker, connect_to, clock, tmp_path)
+    await popper.ack(first)
+    for count in range(2):
+        found = await popper.answer(**pop)
+        assert [m.body for m in got(found)] == [b"b", b"c"]
+        assert found.ext_fields["orderCountInfo"] == ("0 qo0%1 1;0 0 0" if count else "0 0 0")
+        await clock.run_for(1)

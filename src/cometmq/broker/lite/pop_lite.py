@@ -35,7 +35,7 @@ from cometmq.broker.pop.ack_message import read_handle
 from cometmq.broker.pop.entries import Acked, AnyEntry, Changed, PoppedInOrder, Revived
 from cometmq.broker.pop.held_requests import HeldRequests
 from cometmq.broker.pop.invisible import NEVER
-from cometmq.broker.pop.order import NO_FOLLOWER, OrderedMessages
+from cometmq.broker.pop.order import NO_FOLLOWER, NOT_BEGUN, OrderedMessages
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.revive import dead_letter
 from cometmq.broker.turn.answers import OneAnswer
@@ -258,6 +258,8 @@ class PopLiteProcessor:
         pop_time = max(collected.pop_time, flight.latest + 1)
         collected.pop_time = pop_time
         counts = flight.counts(offsets, attempt_id, {flight.committed})
+        not_begun = flight.not_begun(offsets)
+        marks = [NOT_BEGUN] * len(not_begun)
         collected.chunks += chunks
         collected.counts += counts
         collected.count += len(offsets)
@@ -265,7 +267,8 @@ class PopLiteProcessor:
         collected.taken.append((progress, number))
         self._log.add(
             PoppedInOrder(
-                *(name, progress.group, 0, offsets, counts, next_offset, pop_time, header.invisible_time, attempt_id)
+                *(name, progress.group, 0, offsets + not_begun, counts + marks, next_offset),
+                *(pop_time, header.invisible_time, attempt_id),
             )
         )
 
@@ -279,13 +282,8 @@ class PopLiteProcessor:
             "FOUND",
             collected.chunks,
         )
-        is_answered = False
 
         def answer(refusal: RefusedError | None) -> None:
-            nonlocal is_answered
-            if is_answered:
-                return
-            is_answered = True
             if refusal is not None:
                 for progress, number in collected.taken:
                     self._may_go_on(progress, number)
@@ -295,7 +293,7 @@ class PopLiteProcessor:
             self._stats.get(header.topic, header.consumer_group, collected.count, collected.size)
             connection.respond(request, response, polling=True)
 
-        self._log.when_stored(answer, late=lambda: answer(None))
+        self._log.when_stored_or_late(answer)
 
     @staticmethod
     def _header(header: PopLiteMessageRequestHeader, pop_time: int, counts: str) -> PopLiteMessageResponseHeader:

@@ -97,7 +97,7 @@ class PoppedInOrder(Entry, frozen=True, array_like=True, gc=False, tag=7):
     offsets: list[int]
     counts: list[int]
     """Number of earlier deliveries of each message that count; -1 for a message that is waiting for its message
-    group."""
+    group, and -2 for one whose last delivery does not count: one before it is handed out again without it."""
     next_offset: int
     """The offset after all messages that have been handed out or that wait for their message group."""
     pop_time: int

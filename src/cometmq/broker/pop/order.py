@@ -8,8 +8,9 @@ earlier message was not acknowledged.
 
 Only the first unacknowledged message, of the queue or of its message group, uses up attempts: the messages behind it
 were handed out with it, but a consumer that keeps the order does not begin them before it. So a redelivery counts only
-for the first message, and only the first one may become a dead letter. When it does, the delivery that has just ended
-does not count for the next message. In Apache's broker, each redelivery counts for all messages of the batch.
+for the first message, and only the first one may become a dead letter. When it does, or when it is handed out again
+without the messages behind it, the delivery that has just ended does not count for them. In Apache's broker, each
+redelivery counts for all messages of its batch.
 
 Both orders share this state, so a consumer group may switch between them.
 """
@@ -38,6 +39,10 @@ WAITING: Final = HandedOut(-1, 0, -1)
 """State of a message that waits for its message group while later messages in other groups are handed out."""
 
 NO_FOLLOWER: Final = -1
+
+WAITS: Final = -1
+NOT_BEGUN: Final = -2
+"""The counts of :attr:`OrderedChoice.waiting` and of :meth:`OrderedMessages.not_begun` in entries."""
 
 
 class OrderedMessages:
@@ -154,13 +159,32 @@ class OrderedMessages:
         handed = self.messages.get(offset, WAITING)
         return max(handed.times + (is_first and not self._is_same_attempt(handed, attempt_id)), 0)
 
+    def not_begun(self, offsets: Sequence[int], group_of: Callable[[int], str] = lambda _: "") -> list[int]:
+        """Return the messages whose last delivery does not count any more when a pop hands out these messages.
+
+        :param group_of: returns the message group at an offset; not needed in queue order.
+        """
+        again: dict[str, int] = {}
+        for offset in offsets:
+            if offset in self.messages:
+                again.setdefault(group_of(offset), offset)
+        chosen = set(offsets)
+        return [
+            offset
+            for offset, handed in (self.messages.items() if again else ())
+            if handed.times >= 0 and offset not in chosen and offset > again.get(group_of(offset), offset)
+        ]
+
     def popped(self, entry: PoppedInOrder) -> OrderedMessages:
         """Return the state after a pop, without changing this object."""
         made = OrderedMessages(entry.next_offset, by_group=entry.by_group)
         made.messages.update(self.messages)
         due = entry.pop_time + entry.invisible_ms
         for offset, count in zip(entry.offsets, entry.counts, strict=False):
-            made.messages[offset] = WAITING if count < 0 else HandedOut(entry.pop_time, due, count)
+            if count == NOT_BEGUN:
+                made.discount(offset)
+            else:
+                made.messages[offset] = WAITING if count < 0 else HandedOut(entry.pop_time, due, count)
         live = {handed.pop_time for handed in made.messages.values()}
         made.attempts = {pop_time: kept for pop_time, kept in self.attempts.items() if pop_time in live}
         if entry.attempt_id:

@@ -34,6 +34,8 @@ class OrderedChoice:
         self.chunks: Chunks = []
         self.waiting: list[int] = []
         """New messages that are waiting for their message group."""
+        self.not_begun: list[int] = []
+        """Messages whose last delivery does not count any more, see :meth:`OrderedMessages.not_begun`."""
         self.not_loaded: list[Place] = []
         """Archived messages that must be loaded before this choice can go on."""
         self.firsts: set[int] = set()
@@ -53,11 +55,13 @@ class OrderedChoice:
         """Choose messages in queue order; the queue must not be locked."""
         with self._until_not_loaded():
             self._choose_by_queue(wanted)
+            self.not_begun = self._ordered.not_begun(self.offsets)
 
     def by_group(self, wanted: MessageFilter, now_ms: int, attempt_id: str) -> None:
         """Choose messages from all message groups that are not locked."""
         with self._until_not_loaded():
             self._choose_by_group(wanted, now_ms, attempt_id)
+            self.not_begun = self._ordered.not_begun(self.offsets, self._group_at)
 
     @contextmanager
     def _until_not_loaded(self) -> Iterator[None]:

@@ -92,6 +92,21 @@ class PopLog:
         if len(self._waiting) >= MAX_POP_LOG_ENTRIES:
             self.end_round()
 
+    def when_stored_or_late(self, done: Done) -> None:
+        """Call ``done`` once, as :meth:`when_stored` does; a late flush does not delay it.
+
+        After a power cut, messages whose pop was answered before the flush are handed out once more.
+        """
+        is_done = False
+
+        def once(refusal: RefusedError | None) -> None:
+            nonlocal is_done
+            if not is_done:
+                is_done = True
+                done(refusal)
+
+        self.when_stored(once, late=lambda: once(None))
+
     def end_round(self) -> None:
         """Store the turn's entries."""
         if not self._waiting:

@@ -24,7 +24,7 @@ from cometmq.broker.limits import (
 )
 from cometmq.broker.pop.entries import PoppedInOrder, popped
 from cometmq.broker.pop.left_behind import LeftBehind
-from cometmq.broker.pop.order import OrderedMessages
+from cometmq.broker.pop.order import NOT_BEGUN, WAITS, OrderedMessages
 from cometmq.broker.pop.ordered_choice import OrderedChoice
 from cometmq.broker.pop.own_retries import own_retries
 from cometmq.broker.pop.pop_log import PopLog
@@ -347,10 +347,11 @@ class PopMessageProcessor:
                 state.next_offset = next_offset
             return
         self._log.check()
-        waiting = [-1] * len(choice.waiting)
         times = collected.pop_time, header.invisible_time
         by_group = bool(header.by_message_group)
-        handed = topic, group, queue_id, offsets + choice.waiting, counts + waiting, next_offset
+        marked = choice.waiting + choice.not_begun
+        marks = [WAITS] * len(choice.waiting) + [NOT_BEGUN] * len(choice.not_begun)
+        handed = topic, group, queue_id, offsets + marked, counts + marks, next_offset
         self._log.add(PoppedInOrder(*handed, *times, attempt_id if offsets else "", by_group))
         if not offsets:
             self._log.when_stored(_ignore_outcome)
@@ -425,13 +426,8 @@ class PopMessageProcessor:
             "FOUND",
             collected.chunks,
         )
-        is_answered = False
 
         def answer(refusal: RefusedError | None) -> None:
-            nonlocal is_answered
-            if is_answered:
-                return
-            is_answered = True
             group = header.consumer_group
             if refusal is not None:
                 for topic, queue_id, begin, _ in collected.moves:
@@ -450,8 +446,7 @@ class PopMessageProcessor:
                     self._stats.traffic.sent_to(topic, group, queue_id, next_offset)
             connection.respond(request, response, polling=True)
 
-        # A slow flush does not delay the messages: after a power cut they are handed out once more.
-        self._log.when_stored(answer, late=lambda: answer(None))
+        self._log.when_stored_or_late(answer)
 
     def _empty_header(self, header: PopMessageRequestHeader) -> PopMessageResponseHeader:
         return PopMessageResponseHeader(
