@@ -7,6 +7,7 @@ import pickle
 import sys
 from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final
 
 SERVER: Final = "server"
@@ -68,6 +69,15 @@ class MissingPackageError(CometMQError, ModuleNotFoundError):
     """A required package is not installed; the next step says how to install it."""
 
 
+def pip_install(extra: str) -> str:
+    """Return the command that installs an extra. In a clone, a package of an index would replace the clone's own."""
+    package = Path(__file__).parent
+    clone = package.parent.parent
+    if package.parent.name == "src" and (clone / "pyproject.toml").is_file():
+        return f"pip install -e '{clone}[{extra}]'"
+    return f"pip install 'cometmq[{extra}]'"
+
+
 def require(part: str, extra: str, *modules: str) -> None:
     """Check that modules of an extra are installed, without importing them.
 
@@ -76,12 +86,12 @@ def require(part: str, extra: str, *modules: str) -> None:
     """
     for module in modules:
         if not _is_installed(module):
-            raise missing_package(part, module, f"'cometmq[{extra}]'")
+            raise missing_package(part, module, pip_install(extra))
 
 
-def missing_package(part: str, module: str, install: str) -> MissingPackageError:
-    """Return the error for a part that needs a module; ``install`` is the argument for ``pip install``."""
-    error = MissingPackageError(f"{part} needs {module}, which is not installed", next_step=f"pip install {install}")
+def missing_package(part: str, module: str, how: str) -> MissingPackageError:
+    """Return the error for a part that needs a module; ``how`` is the command that installs it."""
+    error = MissingPackageError(f"{part} needs {module}, which is not installed", next_step=how)
     error.name = module
     return error
 

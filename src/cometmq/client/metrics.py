@@ -18,7 +18,7 @@ from cometmq.client.hooks import (
     SendMessageHook,
 )
 from cometmq.clock import SYSTEM_CLOCK, Clock
-from cometmq.errors import MissingPackageError
+from cometmq.errors import MissingPackageError, pip_install
 from cometmq.message.hosts import parse_address
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class OpenTelemetryMetrics(ClientMetrics):
             from opentelemetry import metrics
         except ImportError:
             raise MissingPackageError(
-                "opentelemetry-api is not installed", next_step="pip install 'cometmq[opentelemetry]'"
+                "opentelemetry-api is not installed", next_step=pip_install("opentelemetry")
             ) from None
         meter = (metrics.get_meter_provider() if provider is None else provider).get_meter("cometmq.client")
         bounds = list(BOUNDS_S)

@@ -70,7 +70,7 @@ def _library(module: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError:
         package = module.partition(".")[0]
-        raise missing_package("this compression type", package, package) from None
+        raise missing_package("this compression type", package, f"pip install {package}") from None
 
 
 def _inflate(body: bytes, max_bytes: int) -> bytes:

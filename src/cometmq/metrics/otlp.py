@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cometmq import __version__
 from cometmq.clock import Clock
+from cometmq.errors import pip_install
 from cometmq.metrics.family import OVERFLOW, Family, Histogram, Kind, Steps
 from cometmq.metrics.options import OTLP_GRPC, MetricsOptions
 from cometmq.options import ConfigError
@@ -125,7 +126,7 @@ def exporter_of(options: MetricsOptions) -> Exporter:
         module = import_module(f"opentelemetry.exporter.otlp.proto.{package}.metric_exporter")
     except ImportError:
         raise ConfigError(
-            f"metricsExporterType={kind} needs packages that are not installed", next_step="pip install 'cometmq[otlp]'"
+            f"metricsExporterType={kind} needs packages that are not installed", next_step=pip_install("otlp")
         ) from None
     address = target if target.startswith(("http://", "https://")) else f"https://{target}"
     if kind != OTLP_GRPC and not address.endswith("/v1/metrics"):

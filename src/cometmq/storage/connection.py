@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cometmq.errors import missing_package, reason_of, require
+from cometmq.errors import missing_package, pip_install, reason_of, require
 from cometmq.storage.errors import StorageError
 from cometmq.storage.location import Location
 from cometmq.storage.options import StorageOptions
@@ -163,7 +163,7 @@ def _profile_credentials(profile: str) -> Any:
         import boto3
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ModuleNotFoundError:
-        raise missing_package(f"the profile {profile} in ~/.aws", "boto3", "'cometmq[aws]'") from None
+        raise missing_package(f"the profile {profile} in ~/.aws", "boto3", pip_install("aws")) from None
     from botocore.exceptions import BotoCoreError
 
     try:

@@ -25,6 +25,7 @@ from tests.helpers.waiting import wait_for
 
 from cometmq.cli.main import main
 from cometmq.client import Message
+from cometmq.errors import pip_install
 from cometmq.integrations.mcp import serving
 from cometmq.integrations.mcp.calls import Calls
 from cometmq.integrations.mcp.options import HttpOptions, McpOptions, McpOptionsError
@@ -302,7 +303,7 @@ def test_the_command_names_its_extra(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert done.returncode == 1
-    assert b"pip install 'cometmq[mcp]'" in done.stderr
+    assert pip_install("mcp").encode() in done.stderr
 
 
 def test_help_imports_nothing_of_the_package() -> None:

@@ -26,7 +26,7 @@ from cometmq.client.admin.finding import ADVICE, OK, PROBLEM, Finding
 from cometmq.client.route import namesrv_addresses
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.core import CORE, NEXT_STEP, PATH
-from cometmq.errors import MissingPackageError
+from cometmq.errors import MissingPackageError, pip_install
 from cometmq.limits import CLOCK_BEHIND_MS
 from cometmq.quantity import quantity
 
@@ -103,8 +103,8 @@ def run_checks(data: Path, ports: dict[str, int]) -> Iterator[Finding]:
     yield _python()
     yield _package("uvloop", "faster event loop", "pip install uvloop")
     yield _core()
-    yield _package("pyspark", "Spark pipeline", "pip install 'cometmq[spark]'")
-    yield _package("matplotlib", "plots of the demo", "pip install 'cometmq[plot]'")
+    yield _package("pyspark", "Spark pipeline", pip_install("spark"))
+    yield _package("matplotlib", "plots of the demo", pip_install("plot"))
     yield _java()
     yield _disk(data)
     yield from _stores(data)

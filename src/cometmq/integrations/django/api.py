@@ -15,7 +15,7 @@ if find_spec("django.tasks") is not None:
     from django.utils.json import normalize_json
 else:
     if find_spec("django_tasks") is None:
-        raise missing_package("a task backend for Django before 6.0", "django_tasks", "django-tasks")
+        raise missing_package("a task backend for Django before 6.0", "django_tasks", "pip install django-tasks")
     from django_tasks import task_backends
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
-from cometmq.errors import CometMQError
+from cometmq.errors import CometMQError, pip_install
 from cometmq.spark.errors import ArchiveError
 from cometmq.storage import Location, StorageOptions
 
@@ -43,9 +43,9 @@ _UNAVAILABLE: Final = frozenset(
 _DENIED: Final = frozenset({"AuthorizationExpiredError", "ForbiddenError", "OAuthError", "UnauthorizedError"})
 _LONGEST_DETAIL: Final = 300
 _MISSING: Final = {
-    "psycopg2": "PostgreSQL: pip install 'cometmq[postgres]'",
-    "boto3": "Glue and SigV4: pip install 'cometmq[iceberg,aws]'",
-    "thrift": "Hive: pip install 'cometmq[hive]'",
+    "psycopg2": f"PostgreSQL: {pip_install('postgres')}",
+    "boto3": f"Glue and SigV4: {pip_install('iceberg,aws')}",
+    "thrift": f"Hive: {pip_install('hive')}",
 }
 """Packages that some catalogs need."""
 
@@ -143,7 +143,7 @@ class IcebergCatalog:
         names = {kind.__name__ for kind in type(error).__mro__}
         text = self._hide_secrets(str(error))
         if names & {"ImportError", "NotInstalledError"}:
-            hint = next((hint for package, hint in _MISSING.items() if package in text), "cometmq[iceberg]")
+            hint = next((hint for package, hint in _MISSING.items() if package in text), pip_install("iceberg"))
             return ArchiveError(
                 f"the catalog {self.name} needs a package that is not installed: {text}", next_step=hint
             )

@@ -33,6 +33,7 @@ import numpy as np
 from cometmq.archive.commits import APPENDED, COMPACTED, Commit
 from cometmq.archive.files import HOUR_MS, DataFile, first_of, hour_ended_ms, hour_of, queue_of
 from cometmq.archive.locks import local_directory
+from cometmq.errors import pip_install
 from cometmq.spark.archives.delta_log import INFO, DeltaLog, commit_in, written_ms
 from cometmq.spark.archives.table import DELTA, DELTA_LOG
 from cometmq.spark.archives.versioned import CommitConflictError, CommitUnknownError, VersionedTable
@@ -148,7 +149,7 @@ class DeltaArchive(VersionedTable[DeltaVersion]):
         except ImportError as error:
             raise ArchiveError(
                 f"the archive {storage.url} is a Delta table, and the package deltalake is not installed",
-                next_step="pip install 'cometmq[delta]'",
+                next_step=pip_install("delta"),
             ) from error
         self._delta: Any = deltalake
         self._storage = storage

@@ -30,6 +30,7 @@ import msgspec
 from cometmq.archive.commits import APPENDED, Commit
 from cometmq.archive.files import DataFile, first_of, queue_of
 from cometmq.archive.locks import local_directory
+from cometmq.errors import pip_install
 from cometmq.spark.archives.catalogs import CatalogUnavailableError, IcebergCatalog, storage_options_from
 from cometmq.spark.archives.iceberg_files import archive_schema, iceberg_file, integer_of
 from cometmq.spark.archives.iceberg_tables import (
@@ -179,7 +180,7 @@ class IcebergArchive(VersionedTable[IcebergVersion]):
             place = f"{wanted.catalog}" if storage is None and wanted is not None else f"{storage and storage.url}"
             raise ArchiveError(
                 f"the archive {place} is an Iceberg table, and the package pyiceberg is not installed",
-                next_step="pip install 'cometmq[iceberg]'",
+                next_step=pip_install("iceberg"),
             ) from error
         self._directory = storage
         self._wanted = wanted or TableFormat(ICEBERG)

@@ -19,6 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from cometmq.errors import pip_install
 from cometmq.spark.bodies.codec import FAILFAST, PERMISSIVE, decoded, encoded
 from cometmq.spark.errors import OptionError
 
@@ -166,7 +167,7 @@ def _read(text: str) -> _Read:
         from fastavro import parse_schema
         from fastavro.schema import SchemaParseException, UnknownType
     except ImportError as error:
-        raise OptionError("fastavro is not installed", next_step="pip install 'cometmq[avro]'") from error
+        raise OptionError("fastavro is not installed", next_step=pip_install("avro")) from error
     numbers = itertools.count()
     try:
         parsed = parse_schema(_prepared(json.loads(text), numbers))

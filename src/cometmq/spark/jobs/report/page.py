@@ -16,6 +16,7 @@ from typing import Final
 
 from rich.cells import cell_len
 
+from cometmq.errors import pip_install
 from cometmq.quantity import quantity
 from cometmq.spark.jobs.report.parts import Bar, Cell, Notes, Part, Table, TextOnly, cell_text
 
@@ -32,7 +33,7 @@ TEXT: Final = {
 """Colours by name, for light and dark screens."""
 SERIES: Final = (("#0e7490", "#22d3ee"), ("#d97706", "#fbbf24"), ("#a21caf", "#e879f9"), ("#64748b", "#a3b1c4"))
 """Colours of plots."""
-NO_PLOTS: Final = "<p>Plots need matplotlib: <code>pip install 'cometmq[plot]'</code></p>"
+NO_PLOTS: Final = f"<p>Plots need matplotlib: <code>{html.escape(pip_install('plot'), quote=False)}</code></p>"
 _SHORT_CELLS: Final = 32
 """Maximum length of a text that a table keeps on one line."""
 _MOST_ROWS: Final = 1000
