@@ -13,7 +13,7 @@ from cometmq.proxy.http2.connection import Http2Connection
 from cometmq.proxy.http2.frames import frame
 from cometmq.proxy.http2.hpack import encode_headers
 from cometmq.proxy.http2.stream import Inbound, Stream
-from cometmq.proxy.limits import MAX_STREAMS
+from cometmq.proxy.limits import HTTP2_CONTROL_FRAMES, MAX_STREAMS
 
 TRAILERS = b"trailers"
 
@@ -23,7 +23,7 @@ class Server(Inbound):
 
     def __init__(self, first_window: int) -> None:
         self.streams: dict[int, Stream] = {}
-        self.waiting = self.unfinished = 0
+        self.waiting = self.unfinished = self.cancelled = 0
         self.connection = Http2Connection(self._opened, lambda: None, self._waits, self._unfinish, SYSTEM_CLOCK)
         self.got: dict[int, bytes] = defaultdict(bytes)
         self.complete: set[int] = set()
@@ -47,7 +47,8 @@ class Server(Inbound):
         """Do nothing."""
 
     def cancel(self) -> None:
-        """Do nothing."""
+        """Count it."""
+        self.cancelled += 1
 
     def open(self, number: int) -> Stream:
         block = encode_headers((":method", "POST"))
@@ -248,3 +249,20 @@ def test_a_first_window_that_makes_a_window_too_large_ends_the_connection() -> N
     server.receive(more(1, 2**31 - 1_001))
     with pytest.raises(frames.Http2Error, match="too large"):
         server.receive(frames.settings({frames.INITIAL_WINDOW_SIZE: 1_001}))
+
+
+def test_calls_whose_windows_overflow_are_cancelled_and_a_flood_of_them_ends() -> None:
+    """A client that makes the server reset its streams gets as far as one that resets them itself."""
+    server = Server(65_535)
+    server.open(1)
+    server.receive(more(1, 2**31 - 1))
+    assert (server.cancelled, list(server.connection.streams)) == (1, [])
+
+    def flood() -> None:
+        for number in range(3, 3 * HTTP2_CONTROL_FRAMES, 2):
+            server.open(number)
+            server.receive(more(number, 2**31 - 1))
+
+    with pytest.raises(frames.Http2Error) as end:
+        flood()
+    assert end.value.code == frames.ErrorCode.ENHANCE_YOUR_CALM

@@ -481,7 +481,9 @@ class Http2Connection:
         if stream is not None:
             stream.window += size
             if stream.window > _MAX_WINDOW:
-                stream.reset(ErrorCode.FLOW_CONTROL_ERROR)
+                self._control_frames.spend()
+                self.queue(frames.reset(number, ErrorCode.FLOW_CONTROL_ERROR))
+                self._cancel(stream)
             else:
                 stream.pump()
         elif self._is_idle(number):

@@ -178,11 +178,6 @@ class Stream:
         else:
             self._send_trailers(trailers)
 
-    def reset(self, code: ErrorCode) -> None:
-        """End the stream immediately, in both directions."""
-        self._connection.queue(frames.reset(self.id, code))
-        self._connection.close_stream(self)
-
     def pump(self) -> None:
         """Send as much waiting data as the windows allow."""
         connection = self._connection
