@@ -33,7 +33,7 @@ from cometmq.console.pages import (
 )
 from cometmq.console.rendering import STATIC
 from cometmq.console.security.gate import Gate
-from cometmq.request_bodies import RequestBodies
+from cometmq.remoting.http_bodies import RequestBodies
 
 FAMILIES = (
     cluster,

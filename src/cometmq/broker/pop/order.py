@@ -42,7 +42,7 @@ NO_FOLLOWER: Final = -1
 
 WAITS: Final = -1
 NOT_BEGUN: Final = -2
-"""The counts of :attr:`OrderedChoice.waiting` and of :meth:`OrderedMessages.not_begun` in entries."""
+"""In entries, the counts of new messages that wait, and of those from :meth:`OrderedMessages.not_begun`."""
 
 
 class OrderedMessages:

@@ -41,7 +41,7 @@ from cometmq.integrations.mcp.options import (
     HttpOptions,
 )
 from cometmq.message.hosts import format_address, listening_socket
-from cometmq.request_bodies import RequestBodies
+from cometmq.remoting.http_bodies import RequestBodies
 from cometmq.visible import json_text
 
 PATH: Final = "/mcp"

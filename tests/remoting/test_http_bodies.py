@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 import uvicorn
 
-from cometmq.request_bodies import RequestBodies
+from cometmq.remoting.http_bodies import RequestBodies
 
 ONE, ALL = 100_000, 150_000
 
