@@ -23,9 +23,11 @@ struct Shard {
 }
 
 impl Shard {
-    fn new() -> Self {
+    /// An empty shard that has room for some names before it grows.
+    fn with_room(names: usize) -> Self {
+        let size = (names * 3 / 2 + 1).next_power_of_two().max(FIRST_SLOTS);
         Shard {
-            slots: vec![EMPTY; FIRST_SLOTS],
+            slots: vec![EMPTY; size],
             used: 0,
         }
     }
@@ -54,8 +56,17 @@ pub struct LiteNames {
 
 impl Default for LiteNames {
     fn default() -> Self {
+        LiteNames::with_room(0)
+    }
+}
+
+impl LiteNames {
+    fn with_room(names: usize) -> Self {
+        let mean = names / SHARDS;
         LiteNames {
-            shards: (0..SHARDS).map(|_| Shard::new()).collect(),
+            shards: (0..SHARDS)
+                .map(|_| Shard::with_room(mean + mean / 8))
+                .collect(),
             bytes: Vec::new(),
             starts: Vec::new(),
             lengths: Vec::new(),
@@ -64,9 +75,7 @@ impl Default for LiteNames {
             count: 0,
         }
     }
-}
 
-impl LiteNames {
     /// The number after all that were ever used.
     pub fn size(&self) -> usize {
         self.lengths.len()
@@ -208,7 +217,7 @@ impl LiteNames {
             bytes: names.to_vec(),
             starts: starts.to_vec(),
             lengths: lengths.to_vec(),
-            ..LiteNames::default()
+            ..LiteNames::with_room(lengths.len())
         };
         for (number, (start, length)) in starts.iter().zip(lengths).enumerate() {
             let following = match starts.get(number + 1) {
