@@ -47,6 +47,31 @@ spark.stop()
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "heard\n")
 
 
+_FORMATS = """
+from cometmq.spark.session.environment import local_session
+spark = local_session("local[1]", brief=True)
+for name in ("rocketmq", "rocketmq_store"):
+    try:
+        spark.read.format(name).option("nonsense", "1").load()
+    except Exception as error:
+        print("OptionError" in str(error))
+spark.stop()
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("folder", ["my projects", "it's größer (2)"])
+def test_the_formats_are_found_by_a_python_whose_path_has_spaces(folder: str, tmp_path: Path) -> None:
+    """Spark itself asks a shell for the workers' Python, does not find it there, and then looks for no formats."""
+    python = tmp_path / folder / "python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    environment = os.environ | {"PYSPARK_PYTHON": str(python)}
+    done = subprocess.run([sys.executable, "-c", _FORMATS], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout == "True\n" * 2
+
+
 _PARQUET = """
 import sys
 from cometmq.spark.session.environment import local_session

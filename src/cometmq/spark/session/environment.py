@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shlex
 import shutil
 import site
 import socket
@@ -289,6 +290,12 @@ def _session(conf: SparkConf) -> SparkSession:
     from pyspark.sql import SparkSession
 
     session = SparkSession.builder.config(conf=conf).getOrCreate()
+    python = os.environ["PYSPARK_PYTHON"]
+    if shlex.quote(python) != python:  # Spark asks a shell for it without quotes, and then looks for no formats
+        from cometmq.spark.data_source import RocketMQDataSource, RocketMQStoreSource
+
+        session.dataSource.register(RocketMQDataSource)
+        session.dataSource.register(RocketMQStoreSource)
     session.sparkContext.setLogLevel("OFF")
     end_quietly(session.sparkContext)
     return session
