@@ -183,6 +183,27 @@ def test_no_room_for_units_refuses_messages_but_serves_them(bench: StoreBench) -
     assert len(served(store)["TopicTest", 0]) == 12
 
 
+def test_a_full_disk_is_in_the_log_once_however_many_messages_are_refused(
+    bench: StoreBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log may be on the same disk, and each refused message tries to write again."""
+    caplog.set_level("INFO", "cometmq.store.maintenance")
+    disk = FullDisk()
+    store = bench.open(disk=disk)
+    for _ in range(2):
+        fill(store, 30)
+        disk.room = 0
+        assert not store._maintenance.write_derived()
+        for _ in range(5):
+            assert isinstance(store.writable(), StoreFullError)
+        disk.room = 1 << 40
+        assert store.writable() is None
+    of_units, again = caplog.messages[:2]
+    assert "messages are refused until it succeeds" in of_units
+    assert again == "queue files and index can be written again, so messages are accepted"
+    assert caplog.messages[2:] == [of_units, again]
+
+
 def fill_up(path: Path) -> None:
     """Write until not one byte more fits."""
     with path.open("ab", buffering=0) as file:

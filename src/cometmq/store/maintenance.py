@@ -44,6 +44,8 @@ class Maintenance:
         self.checkpoints = Checkpoints(opened, flush, self._write_index_for_checkpoint, self._derived_failed)
         self._closing = False
         self._derived_error: StoreError | None = None
+        self._is_reported = False
+        """True from the first failure until everything is written: each refused message tries again."""
         self.retention = Retention(opened, flush, self._write_units_below)
         self.clock_check = ClockCheck(opened.log, opened.clock)
 
@@ -105,7 +107,11 @@ class Maintenance:
                 return False
             queue.dirty = False
         self.write_index()
-        return self._derived_error is None
+        is_written = self._derived_error is None
+        if is_written and self._is_reported:
+            self._is_reported = False
+            _log.info("queue files and index can be written again, so messages are accepted")
+        return is_written
 
     def _write_units_below(self, log_offset: int) -> bool:
         """Write the units of all records below a log offset. Return False if this failed."""
@@ -122,7 +128,8 @@ class Maintenance:
         return self._derived_error is None
 
     def _derived_failed(self, error: OSError, what: str) -> None:
-        if self._derived_error is None:
+        if not self._is_reported:
+            self._is_reported = True
             _log.error("%s cannot be written, so messages are refused until it succeeds: %s", what, error)
         self._derived_error = store_error(error, what)
 
