@@ -14,6 +14,7 @@ import pytest
 import cometmq.console
 from cometmq.client.admin.broker_health import BrokerState, check_clock, check_disk, check_retention, check_versions
 from cometmq.client.admin.finding import OK
+from cometmq.client.errors import RouteNotFoundError
 from cometmq.console.languages import ENGLISH, LANGUAGES, catalogue, preferred, translated
 from cometmq.console.languages.answers import answer_in, sentences
 from cometmq.remoting.errors import RemotingConnectError
@@ -78,6 +79,11 @@ def test_an_answer_of_a_server_is_translated_with_its_reason_and_its_next_step()
     assert answer_in("zh", text) == "未能及时连接 a:1（请重试）"
     for foreign in ("{0} on {fire}", "x" * 5_000, "disk of {what}" * 300, "", "not at " * 280):
         assert answer_in("zh", foreign) == foreign
+
+
+def test_a_sentence_that_ends_like_a_shorter_one_is_translated_as_a_whole() -> None:
+    found = answer_in("zh", RouteNotFoundError("never-made", "a:1 does not know it").message)
+    assert found == "没有主题 never-made 的路由：a:1 没有它的信息"
 
 
 def test_translated_answers_have_the_values_of_the_english_ones() -> None:

@@ -361,7 +361,7 @@ async def test_garbage_from_the_server_ends_the_connection_not_the_client() -> N
     listener = await asyncio.start_server(garbage, "127.0.0.1", 0)
     host, port = listener.sockets[0].getsockname()[:2]
     async with RemotingClient() as client:
-        with pytest.raises(RemotingSendError, match="an invalid frame"):
+        with pytest.raises(RemotingSendError, match="invalid frame: it is HTTP, not RocketMQ's protocol"):
             await client.invoke(f"{host}:{port}", ECHO)
     listener.close()
     await listener.wait_closed()

@@ -472,4 +472,4 @@ class _Link:
 
 def warn_of_no_nameserver() -> None:
     """Log that no nameserver is configured."""
-    _log.warning("namesrvAddr is not set: clients cannot find this broker")
+    _log.warning("namesrvAddr is not set: clients cannot find this broker; start it with -n HOST:PORT")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import sys
 from collections.abc import Awaitable, Callable
@@ -151,8 +152,8 @@ def _administer(namesrv: str, work: Callable[[Admin], Awaitable[T]], *, partly: 
 
 
 def explain_connect_error(error: RemotingConnectError, namesrv: str) -> CometMQError:
-    """Return a clearer error if the nameserver could not be reached, unless TLS was the cause."""
-    if isinstance(error.cause, ssl.SSLError):
+    """Return a clearer error if no nameserver listens there. Other causes, such as a name or TLS, stay as they are."""
+    if isinstance(error.cause, ssl.SSLError | socket.gaierror):
         return error
     if error.address in namesrv_addresses(namesrv):
         return CometMQError(

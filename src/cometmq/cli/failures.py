@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import socket
 import sys
 from collections.abc import Callable
 from typing import Final
@@ -84,11 +85,16 @@ def guarded(run: Callable[[], object]) -> int:
 
 def explain_os_error(error: OSError) -> str:
     """Describe an operating system error in a sentence with the next step."""
-    text = (error.strerror or str(error)).lower()
+    text = error.strerror or str(error)
+    if isinstance(error, socket.gaierror):
+        return f"{text} (check the name and its DNS, or use an IP address)"
+    text = text.lower()
     where = f"{error.filename}: " if error.filename else ""
     match error.errno:
         case errno.EADDRINUSE:
             return f"{where}{text} (stop what listens there, or choose another port with --port or --namesrv-port)"
+        case errno.EADDRNOTAVAIL:
+            return f"{where}{text} (this machine has no such address; 0.0.0.0 listens on all that it has)"
         case errno.EACCES | errno.EPERM:
             return f"{where}{text} (use a directory and ports that this user may use)"
         case errno.ENOTDIR:

@@ -53,10 +53,13 @@ def with_port(host: str, port: int) -> str:
 def addresses_of(host: str | None, port: int | None, flags: int = 0) -> Sequence[Found]:
     """Return a host's TCP addresses, as ``getaddrinfo`` does; this blocks while a name is resolved.
 
-    :raises OSError: the name has no address, or is invalid (for example ``a..b``).
+    :raises OSError: the name has no address, which the error names, or is invalid (for example ``a..b``).
     """
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    except socket.gaierror as error:
+        reason = error.strerror or str(error)
+        raise socket.gaierror(error.errno, f"the host name {host} does not resolve: {reason}") from None
     except ValueError as error:  # an error of the codec for names, or a NUL character
         raise OSError(_NO_NAME) from error
 

@@ -14,6 +14,7 @@ from typing import Final
 import h11
 
 from cometmq.clock import SYSTEM_CLOCK, Clock, wait_for
+from cometmq.errors import reason_of
 from cometmq.limits import MAX_MONITOR_CONNECTIONS, MAX_MONITOR_HEAD_BYTES, MONITOR_SECONDS, STALLED_MONITOR_SECONDS
 from cometmq.loop import TaskSet, close_server
 from cometmq.message.hosts import address_here, unmapped
@@ -88,7 +89,10 @@ class MonitorServer:
             where = unmapped(host) or None
             self._server = await asyncio.start_server(self._accept, where, port, limit=MAX_MONITOR_HEAD_BYTES)
         except (OSError, UnicodeError) as error:
-            _log.error("metrics are not served: %s; set metricsPromExporterPort to a free port", error)
+            why = error if isinstance(error, UnicodeError) else f"port {port}: {reason_of(error)}"
+            _log.error(
+                "metrics are not served: %s; set metricsPromExporterPort (of serve: --metrics-port) to a free port", why
+            )
 
     async def stop(self) -> None:
         """Stop listening and close all connections."""

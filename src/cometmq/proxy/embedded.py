@@ -62,7 +62,10 @@ class BrokerEndpoint:
         try:
             await self._endpoint.start(self._broker.config.bind_address, port)
         except OSError as error:
-            _log.error("the gRPC endpoint cannot start: %s; choose another port for gRPC", error)
+            _log.error(
+                "clients of RocketMQ 5 are not served: %s; choose another port with --grpc-port or grpcServerPort",
+                error.strerror or error,
+            )
         else:
             self.is_open = True
 

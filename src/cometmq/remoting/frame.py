@@ -31,6 +31,10 @@ _SMALL_PIECE_BYTES: Final = 16 * 1024
 """
 
 
+_HTTP: Final = frozenset({b"HTTP", b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI"})
+"""First bytes of HTTP, which as a frame's length would be more than a gigabyte."""
+
+
 FrameTaker = Callable[[bytes, int], int]
 """Handles complete frames in ``data`` from offset ``at``; returns the offset of the first frame that it did not handle.
 """
@@ -187,6 +191,8 @@ class FrameDecoder:
 
     def _check_total(self, total: int) -> None:
         if not 4 <= total <= self._max_frame_bytes:
+            if total.to_bytes(4, signed=True) in _HTTP:
+                raise FrameError("it is HTTP, not RocketMQ's protocol; check the port")
             raise FrameError(f"a frame of {total} bytes is too large; the maximum is {self._max_frame_bytes}")
 
     def feed(self, data: bytes) -> list[Frame]:

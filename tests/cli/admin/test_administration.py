@@ -180,6 +180,19 @@ def test_no_nameserver_is_one_sentence_with_the_next_step(offline: CommandLine, 
     )
 
 
+def test_a_nameserver_whose_name_does_not_resolve_is_told_from_one_that_is_away(offline: CommandLine) -> None:
+    failed = offline("topic", "list", "-n", "no-such-host.invalid:9876")
+    assert failed.code == 1
+    assert "the host name no-such-host.invalid does not resolve: " in failed.err
+    assert failed.err.endswith("(check the host name no-such-host.invalid and its DNS)\n")
+
+
+def test_a_trace_before_anything_was_traced_says_how_to_trace(cometmq: CommandLine) -> None:
+    failed = cometmq("message", "trace", "C000020243F3C13569C999295FE60000")
+    assert failed.code == 1
+    assert failed.err.startswith("cometmq: no message is traced: there is no topic RMQ_SYS_TRACE_TOPIC (enable tracing")
+
+
 def test_missing_group_is_one_sentence(cometmq: CommandLine) -> None:
     for command in (("describe",), ("offsets",), ("delete", "--yes")):
         failed = cometmq("group", *command, "never-made")

@@ -353,9 +353,24 @@ def test_an_unusable_data_directory_is_a_sentence(offline: CommandLine, tmp_path
     occupied = tmp_path / "occupied"
     occupied.write_text("not a directory")
     failed = offline(*serve_arguments(occupied))
+    assert failed.code == 2
+    assert f"Directory '{occupied}' is a file." in failed.err.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("host", "sentence"),
+    [
+        ("no-such-host.invalid", "the host name no-such-host.invalid does not resolve: "),
+        ("192.0.2.77", "(this machine has no such address; 0.0.0.0 listens on all that it has)"),
+    ],
+)
+def test_a_host_that_this_machine_lacks_is_named_with_the_next_step(
+    offline: CommandLine, tmp_path: Path, host: str, sentence: str
+) -> None:
+    failed = offline(*serve_arguments(tmp_path, "--host", host))
     assert failed.code == 1
-    assert "bug" not in failed.err
-    assert str(occupied) in failed.err
+    assert sentence in failed.err.splitlines()[-1]
+    assert "doctor" not in failed.err
 
 
 def test_two_brokers_never_share_a_store(offline: CommandLine, tmp_path: Path) -> None:

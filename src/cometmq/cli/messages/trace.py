@@ -12,12 +12,14 @@ from cometmq.cli.connection import administer, namesrv_option
 from cometmq.cli.moments import PAST, local_time
 from cometmq.cli.output import Column, output_option, show
 from cometmq.client.admin import END_OF_TIME_MS, Admin
+from cometmq.client.errors import MasterNotFoundError, RouteNotFoundError
 from cometmq.client.trace.reader import MessageWay, way_of
 from cometmq.client.trace.steps import steps_of
 from cometmq.errors import CometMQError
 from cometmq.message.names import TRACE_TOPIC
 
 _BAR_CHARS: Final = 24
+_ENABLE: Final = "enable tracing in producer and consumers: --trace, enable_msg_trace or, in Java, enableMsgTrace"
 
 _COLUMNS: Final = (
     Column("after_ms", "After ms", right=True),
@@ -53,12 +55,15 @@ def trace(message_id: str, trace_topic: str, begin: int, end: int | None, namesr
     async def work(admin: Admin) -> MessageWay:
         return await way_of(admin, message_id, topic=trace_topic, begin_ms=begin, end_ms=last)
 
-    way = administer(namesrv, work)
+    try:
+        way = administer(namesrv, work)
+    except MasterNotFoundError:
+        raise
+    except RouteNotFoundError as error:
+        raise NotTracedError(f"no message is traced: there is no topic {trace_topic}", next_step=_ENABLE) from error
     if not way.is_known and output == "table":
         raise NotTracedError(
-            f"{trace_topic} has no trace of {message_id}",
-            next_step="give the client's id, and enable tracing in producer and consumers: --trace, "
-            "enable_msg_trace or, in Java, enableMsgTrace",
+            f"{trace_topic} has no trace of {message_id}", next_step=f"give the client's id, and {_ENABLE}"
         )
     if output == "table":
         show_way(way)

@@ -70,7 +70,7 @@ def tell_data(data: Path) -> None:
 
 data_option = click.option(
     "--data",
-    type=LocalPath(path_type=Path),
+    type=LocalPath(path_type=Path, file_okay=False),
     default=default_data,
     show_default="./cometmq-data if it exists, else the user's data directory",
     help="Directory for stores and tables.",

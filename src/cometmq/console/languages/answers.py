@@ -25,11 +25,15 @@ _VALUE: Final = re.compile(r"\{(\w+)\}")
 
 @cache
 def sentences(language: str) -> Sequence[tuple[re.Pattern[str], str]]:
-    """Return the English sentences as patterns, each with its translation. The result is empty for English."""
+    """Return the English sentences as patterns, each with its translation. The result is empty for English.
+
+    Patterns with more words of their own come first, since a short one may also match the sentences of others.
+    """
     if language == ENGLISH:
         return ()
     text = files(__name__.rpartition(".")[0]).joinpath(f"answers_{language}.json").read_text(encoding="utf-8")
-    return [(_pattern(english), other) for english, other in json.loads(text).items()]
+    found = sorted(json.loads(text).items(), key=lambda pair: len(_VALUE.sub("", pair[0])), reverse=True)
+    return [(_pattern(english), other) for english, other in found]
 
 
 def _pattern(english: str) -> re.Pattern[str]:

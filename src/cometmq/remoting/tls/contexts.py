@@ -8,6 +8,7 @@ Unlike in RocketMQ, the server's certificate and name are checked by default.
 from __future__ import annotations
 
 import logging
+import socket
 import ssl
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.errors import CometMQError, reason_of
+from cometmq.message.hosts import parse_address
 
 log = logging.getLogger(__name__)
 
@@ -167,4 +169,7 @@ def connection_error(address: str, error: OSError, *, tls: bool) -> tuple[str, s
         )
     if tls and isinstance(error, ConnectionResetError | BrokenPipeError):
         return f"{address} closed the connection instead of using TLS: {reason_of(error)}", _NO_TLS_STEP
+    if isinstance(error, socket.gaierror):
+        host, _ = parse_address(address)
+        return f"cannot connect to {address}: {reason_of(error)}", f"check the host name {host} and its DNS"
     return f"cannot connect to {address}: {reason_of(error)}", "check the address and that the server is running"
