@@ -59,6 +59,10 @@ MAX_CONSUME_QUEUE_UNITS: Final = 1_000
 # --- Broker -------------------------------------------------------------------------------------
 MAX_TURN_BYTES: Final = 32 * 1024 * 1024
 """Maximum size of the records in a turn; a larger turn is written early."""
+STORED_AGAIN_BYTES: Final = 1024 * 1024
+"""Total size of messages that are stored again in one round of the loop, because they are due, were not acknowledged or
+are half messages; the last one may exceed it. 4 MB take about 15 ms.
+"""
 MAX_UNFLUSHED_CONNECTION_BYTES: Final = 16 * 1024 * 1024
 """Maximum size of unflushed messages from one connection with SYNC_FLUSH; further sends get SYSTEM_BUSY."""
 MAX_UNFLUSHED_TOTAL_BYTES: Final = 256 * 1024 * 1024
@@ -330,8 +334,6 @@ file.
 """
 DELAY_BATCH_MESSAGES: Final = 64
 """Maximum number of delayed messages delivered in one round of the loop (about 1 ms)."""
-DELAY_BATCH_BYTES: Final = 1024 * 1024
-"""Maximum total size of the delayed messages delivered in one round of the loop; a single message may be larger."""
 DELAY_RECHECK_SECONDS: Final = 10.0
 """Maximum time that a delay level waits before reading the clock again, since the clock may be changed."""
 DELAY_RETRY_SECONDS: Final = 0.1
@@ -390,10 +392,6 @@ MAX_TIMER_COPY_BYTES: Final = 4 * 1024 * 1024
 # --- Any delay ----------------------------------------------------------------------------------
 TIMER_BATCH_MESSAGES: Final = 128
 """Maximum number of messages with arbitrary delays delivered in one round of the loop (about 2 ms)."""
-TIMER_BATCH_BYTES: Final = 1024 * 1024
-"""Maximum total size of the messages with arbitrary delays delivered in one round of the loop; a single message may be
-larger.
-"""
 TIMER_RETRY_SECONDS: Final = 0.5
 """Pause before the delivery of refused messages, or a failed write of the timer log, is retried."""
 MAX_TIMER_DELAY_SECONDS: Final = 100 * 365 * 86_400

@@ -29,7 +29,7 @@ from cometmq.broker.config import BrokerConfig
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.delay_offsets import DelayOffsets, DelayProgress, delivered_since, not_due
 from cometmq.broker.delay.parked_message import NotDeliverableError, delay_level, delivered, to_timer_message
-from cometmq.broker.limits import DELAY_BATCH_BYTES, DELAY_BATCH_MESSAGES, DELAY_RECHECK_SECONDS, DELAY_RETRY_SECONDS
+from cometmq.broker.limits import DELAY_BATCH_MESSAGES, DELAY_RECHECK_SECONDS, DELAY_RETRY_SECONDS, STORED_AGAIN_BYTES
 from cometmq.broker.turn.inner_message import InnerMessage, Stored
 from cometmq.broker.turn.store_turn import StoreTurn
 from cometmq.broker.turn.targets import RefusedError
@@ -185,7 +185,7 @@ class DelayLevel:
     # --- delivery -----------------------------------------------------------------------------
     def _deliver(self, count: int, move: Mapping[int, int] = _NOTHING) -> None:
         """Store the next messages in their topics, or in the timer if they are in ``move``."""
-        found = self._store.get_message(self.queue, self.offset, count, max_bytes=DELAY_BATCH_BYTES)
+        found = self._store.get_message(self.queue, self.offset, count, max_bytes=STORED_AGAIN_BYTES)
         messages: list[InnerMessage] = []
         for chunk in found.chunks:
             self._read(memoryview(chunk), messages, move)

@@ -50,8 +50,8 @@ from cometmq.broker.delay.timer_counts import TimerCounts
 from cometmq.broker.limits import (
     MAX_TIMER_LOADED,
     MAX_TIMER_UNWRITTEN_BYTES,
+    STORED_AGAIN_BYTES,
     TIMER_AHEAD_MS,
-    TIMER_BATCH_BYTES,
     TIMER_BATCH_MESSAGES,
     TIMER_RETRY_SECONDS,
     TIMER_SAVE_LOG_BYTES,
@@ -325,7 +325,7 @@ class TimerMessageService:
         messages: list[InnerMessage] = []
         size_bytes = 0
         for count, one in enumerate(waiting):
-            if size_bytes + one.size > TIMER_BATCH_BYTES and count:
+            if size_bytes + one.size > STORED_AGAIN_BYTES and count:
                 self._put_back(waiting[count:])
                 del waiting[count:]
                 break

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from cometmq.broker.context import BrokerContext
+from cometmq.broker.limits import STORED_AGAIN_BYTES
 from cometmq.broker.lite.index import NO_ENTRY
 from cometmq.broker.lite.progress import GroupProgress
 from cometmq.broker.pop.order import OrderedMessages
@@ -19,7 +20,7 @@ from cometmq.broker.turn.inner_message import InnerMessage
 from cometmq.message.record import StoredRecord
 
 _AT_ONCE: Final = 64
-"""Number of expired messages that one check ends."""
+"""Maximum number of expired messages that one check ends."""
 
 
 class LiteLifeTimes:
@@ -47,25 +48,27 @@ class LiteLifeTimes:
         return end_ms is not None and end_ms <= self._clock.now_ms()
 
     def ended(self, progress: GroupProgress, number: int, flight: OrderedMessages) -> list[int]:
-        """Return the offsets of the expired messages that a group would get next: due ones or, if nothing is handed
+        """Return the offsets of some expired messages that a group would get next: due ones or, if nothing is handed
         out, those at the front.
         """
         if not self.may_end(progress.index.parent):
             return []
-        if flight.messages:
-            now_ms = self._clock.now_ms()
-            due = [offset for offset, handed in sorted(flight.messages.items()) if handed.due <= now_ms]
-            return [offset for offset in due if self._is_over_at(progress, number, offset)]
+        now_ms = self._clock.now_ms()
         first = max(flight.next_offset, progress.index.extent(number)[0])
+        due = [offset for offset, handed in sorted(flight.messages.items()) if handed.due <= now_ms]
         found: list[int] = []
-        while len(found) < _AT_ONCE and self._is_over_at(progress, number, first + len(found)):
-            found.append(first + len(found))
+        size = 0
+        for offset in due if flight.messages else range(first, first + _AT_ONCE):
+            entry = progress.entry(number, offset)
+            record = None if entry == NO_ENTRY else self._store.readable_record_at(progress.index.log_offset(entry))
+            if record is not None and self.is_over(record):
+                found.append(offset)
+                size += len(record)
+            elif not flight.messages:
+                break
+            if size >= STORED_AGAIN_BYTES:
+                break
         return found
-
-    def _is_over_at(self, progress: GroupProgress, number: int, offset: int) -> bool:
-        entry = progress.entry(number, offset)
-        record = None if entry == NO_ENTRY else self._store.readable_record_at(progress.index.log_offset(entry))
-        return record is not None and self.is_over(record)
 
     def passed(self, progress: GroupProgress, count: int) -> None:
         """Count expired messages that a group has passed over."""

@@ -22,6 +22,7 @@ from cometmq.broker.limits import (
     MAX_POP_WAIT_MS,
     POP_RETRY_SECONDS,
     POP_REVIVE_MESSAGES,
+    STORED_AGAIN_BYTES,
 )
 from cometmq.broker.lite.checks import LiteChecks, check_invisible
 from cometmq.broker.lite.choice import LiteChoice
@@ -389,9 +390,9 @@ class PopLiteProcessor:
     def _check_due(self) -> None:
         self._alarm_ms = NEVER
         now_ms = self._clock.now_ms()
-        for _ in range(POP_REVIVE_MESSAGES):
-            if not self._due or self._due[0][0] > now_ms:
-                break
+        room, room_bytes = POP_REVIVE_MESSAGES, STORED_AGAIN_BYTES
+        while self._due and self._due[0][0] <= now_ms and room > 0 and room_bytes > 0:
+            room -= 1
             due_ms, _, progress, number = heapq.heappop(self._due)
             if progress.looks.get(number) != due_ms:
                 continue
@@ -403,24 +404,25 @@ class PopLiteProcessor:
                 self._schedule_check(progress, number, flight.next_due(now_ms))
                 continue
             try:
-                self._bury(progress, number, flight, now_ms)
+                count, size = self._bury(progress, number, flight, now_ms)
             except RefusedError:
                 self._wait_until = now_ms + int(POP_RETRY_SECONDS * 1000)
                 self._schedule_check(progress, number, now_ms)
                 break
+            room, room_bytes = room - count, room_bytes - size
             self._may_go_on(progress, number)
         self._set_alarm()
 
-    def _bury(self, progress: GroupProgress, number: int, flight: OrderedMessages, now_ms: int) -> None:
+    def _bury(self, progress: GroupProgress, number: int, flight: OrderedMessages, now_ms: int) -> tuple[int, int]:
         """End the due messages that have reached their maximum number of deliveries, and the expired ones; store
-        their dead letters.
+        their dead letters. Return the number of messages, and the size of the dead letters.
 
         :raises RefusedError: nothing can be stored now.
         """
         over = self._lives.ended(progress, number, flight)
         dead = {offset: handed.pop_time for offset, handed in flight.dead(now_ms, self._max_retries(progress))}
         if not dead and not over:
-            return
+            return 0, 0
         self._turn.take_back()
         self._log.check()
         name = lmq_name(progress.index.parent, progress.index.name(number))
@@ -452,6 +454,7 @@ class PopLiteProcessor:
             text = PropertiesText(copy.properties).without(_INNER).text
             copies.append(msgspec.structs.replace(copy, properties=text))
         self._log.put_with(entries, copies, partial(self._buried, progress, len(copies), len(passed)))
+        return len(dead), sum(len(copy.body) for copy in copies)
 
     def _max_retries(self, progress: GroupProgress) -> int:
         return self._failed.max_retries(progress.group)

@@ -17,7 +17,7 @@ Both orders share this state, so a consumer group may switch between them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Final, NamedTuple
 
@@ -131,13 +131,18 @@ class OrderedMessages:
                 seen.add(group)
                 yield offset
 
-    def find_follower(self, offset: int, group_of: Callable[[int], str]) -> int:
-        """Return the next message after one, of its message group in that order, or ``NO_FOLLOWER``."""
-        later = sorted(other for other in self.messages if other > offset)
-        if self.by_group and later:
-            group = group_of(offset)
-            return next((other for other in later if group_of(other) == group), NO_FOLLOWER)
-        return later[0] if later else NO_FOLLOWER
+    def find_followers(self, offsets: Iterable[int], group_of: Callable[[int], str]) -> dict[int, int]:
+        """Return the next message behind each of some messages, or ``NO_FOLLOWER``; in message group order, that of its
+        message group.
+        """
+        found = dict.fromkeys(offsets, NO_FOLLOWER)
+        behind: dict[str, int] = {}
+        for offset in sorted(self.messages, reverse=True) if found else ():
+            group = group_of(offset) if self.by_group else ""
+            if offset in found:
+                found[offset] = behind.get(group, NO_FOLLOWER)
+            behind[group] = offset
+        return found
 
     def _locks(self, handed: HandedOut, now_ms: int, attempt_id: str) -> bool:
         return handed.due > now_ms and not self._is_same_attempt(handed, attempt_id)

@@ -23,6 +23,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from itertools import count
+from typing import NamedTuple
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import (
@@ -30,6 +31,7 @@ from cometmq.broker.limits import (
     POP_REVIVE_MESSAGES,
     POP_SCAN_MESSAGES_PER_MS,
     POP_SCAN_PAUSE_MS,
+    STORED_AGAIN_BYTES,
 )
 from cometmq.broker.pop.entries import AnyEntry, Changed, Revived
 from cometmq.broker.pop.invisible import NEVER
@@ -59,8 +61,16 @@ from cometmq.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)
 
-Due = list[tuple[int, int, int]]
-"""Offset, pop time and due time of each due message."""
+
+class _Ended(NamedTuple):
+    """A message whose invisible time has ended."""
+
+    offset: int
+    pop_time: int
+    is_dead: bool = False
+    """True if it becomes a dead letter in any case."""
+    follower: int = NO_FOLLOWER
+    """The message behind it in its order."""
 
 
 class PopReviveService:
@@ -128,24 +138,27 @@ class PopReviveService:
         self._alarm_ms = NEVER
         began = self._clock.monotonic()
         now_ms = self._clock.now_ms()
-        room = POP_REVIVE_MESSAGES
-        while self._checks and self._checks[0][0] <= now_ms and room > 0:
+        room, room_bytes = POP_REVIVE_MESSAGES, STORED_AGAIN_BYTES
+        while self._checks and self._checks[0][0] <= now_ms and room > 0 and room_bytes > 0:
             when_ms, _, queue = heapq.heappop(self._checks)
             if when_ms != queue.look_from or not self._log.state.has(queue):
                 continue
             queue.look_from = NEVER
-            due = queue.invisible.due_messages(now_ms, room)
-            dead = self._find_dead_in_order(queue, now_ms)
-            room -= max(len(due) + len(dead), 1)
-            if due or dead:
+            ended = [_Ended(*message[:2]) for message in queue.invisible.due_messages(now_ms, room)]
+            ended += self._find_dead_in_order(queue, now_ms)
+            count = size = 0
+            if ended:
                 try:
-                    self._revive(queue, due, dead)
+                    count, size = self._revive(queue, ended[:room], room_bytes)
                 except RefusedError as refused:
                     self._retry_later(refused)
                     self._schedule_check(queue, now_ms)
                     break
+            room, room_bytes = room - max(count, 1), room_bytes - size
             ordered = queue.ordered
-            if ordered is not None and (ordered.messages or dead) and ordered.may_pop_more(now_ms):
+            if count < len(ended):
+                self._schedule_check(queue, now_ms)
+            elif ordered is not None and (ordered.messages or ended) and ordered.may_pop_more(now_ms):
                 self._wake(queue.topic, queue.group)
             self._schedule_next_check(queue, now_ms)
         self._set_alarm()
@@ -160,21 +173,26 @@ class PopReviveService:
             _log.warning("cannot make popped messages visible again; will retry: %s", refused)
 
     # --- copies -----------------------------------------------------------------------------------
-    def _find_dead_in_order(self, queue: PopQueue, now_ms: int) -> list[tuple[int, int, int]]:
+    def _find_dead_in_order(self, queue: PopQueue, now_ms: int) -> list[_Ended]:
         """Return the due messages of an ordered queue that have reached their maximum number of deliveries."""
-        if queue.ordered is None:
+        ordered = queue.ordered
+        if ordered is None:
             return []
+        stored = self._store.queue(queue.topic, queue.queue_id)
+        group_of = partial(self._reads.message_group, stored, ordered.groups)
         try:
-            dead = queue.ordered.dead(now_ms, self._failed.max_retries(queue.group), self._groups_of(queue))
+            dead = ordered.dead(now_ms, self._failed.max_retries(queue.group), group_of)
+            followers = ordered.find_followers([offset for offset, _ in dead], group_of)
         except NotLoadedError as missing:
             self._reads.load(missing.place, queue.key, partial(self._schedule_check, queue, now_ms))
             return []
-        return [(offset, handed.pop_time, handed.due) for offset, handed in dead]
+        return [_Ended(offset, handed.pop_time, True, followers[offset]) for offset, handed in dead]
 
-    def _revive(self, queue: PopQueue, due: Due, dead: Due) -> None:
-        """Store copies of due messages, and mark the originals as ended.
+    def _revive(self, queue: PopQueue, ended: list[_Ended], most_bytes: int) -> tuple[int, int]:
+        """Store copies of messages, and mark the originals as ended; return the number of messages and the size of the
+        copies.
 
-        :param dead: messages that become dead letters in any case.
+        :param most_bytes: maximum size of the copies; the last one may be larger.
         :raises RefusedError: nothing can be stored now.
         """
         self._turn.take_back()
@@ -182,12 +200,13 @@ class PopReviveService:
         entries: list[AnyEntry] = []
         copies: list[InnerMessage] = []
         ends: dict[Place, int] = {}
-        died = 0
+        died = size = 0
         before = None if queue.ordered is None else queue.ordered.committed
-        for at, (offset, pop_time, _) in enumerate((*due, *dead)):
+        for offset, pop_time, is_dead, follower in ended:
+            if size >= most_bytes:
+                break
             try:
                 record = self._reads.record_at(queue.topic, queue.queue_id, offset)
-                follower = self._follower(queue, offset) if at >= len(due) else NO_FOLLOWER
             except NotLoadedError as missing:
                 entries.append(self._postponed(queue, missing, offset, pop_time))
                 continue
@@ -197,7 +216,7 @@ class PopReviveService:
                 )
                 entries.append(Revived(*queue.key, pop_time, offset, "", 0, follower=follower))
                 continue
-            is_dead = at >= len(due) or self._failed.is_dead(record.reconsume_times, queue.group)
+            is_dead = is_dead or self._failed.is_dead(record.reconsume_times, queue.group)
             copy = self._dead_letter(queue, record) if is_dead else self._copy(queue, record, pop_time)
             place = copy.topic, copy.queue_id
             if place not in ends:
@@ -206,20 +225,16 @@ class PopReviveService:
             ends[place] += 1
             copies.append(copy)
             died += is_dead
+            size += len(copy.body)
         self._log.put_with(entries, copies, partial(self._revived, queue, died))
         ordered = queue.ordered
-        if dead and ordered is not None and self._offsets.query(queue.group, queue.topic, queue.queue_id) == before:
+        if (
+            ordered is not None
+            and ordered.committed != before
+            and self._offsets.query(queue.group, queue.topic, queue.queue_id) == before
+        ):
             self._offsets.set_offset(queue.group, queue.topic, queue.queue_id, ordered.committed)
-
-    def _follower(self, queue: PopQueue, offset: int) -> int:
-        assert queue.ordered is not None
-        return queue.ordered.find_follower(offset, self._groups_of(queue))
-
-    def _groups_of(self, queue: PopQueue) -> Callable[[int], str]:
-        """Return the function that returns the message group at an offset of an ordered queue."""
-        assert queue.ordered is not None
-        stored = self._store.queue(queue.topic, queue.queue_id)
-        return partial(self._reads.message_group, stored, queue.ordered.groups)
+        return len(entries), size
 
     def _postponed(self, queue: PopQueue, missing: NotLoadedError, offset: int, pop_time: int) -> Changed:
         """Let an archived message load, and return the entry with which it becomes due again when it is loaded."""

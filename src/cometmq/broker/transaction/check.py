@@ -21,7 +21,13 @@ from typing import Final
 import msgspec
 
 from cometmq.broker.context import BrokerContext
-from cometmq.broker.limits import MAX_GIVEN_UP_LINES, MAX_HALF_LAG, MAX_OPEN_TRANSACTIONS, TRANSACTION_SLICE
+from cometmq.broker.limits import (
+    MAX_GIVEN_UP_LINES,
+    MAX_HALF_LAG,
+    MAX_OPEN_TRANSACTIONS,
+    STORED_AGAIN_BYTES,
+    TRANSACTION_SLICE,
+)
 from cometmq.broker.transaction.half_message import (
     HALF_QUEUE,
     check_body,
@@ -75,6 +81,8 @@ class TransactionalMessageCheck:
         self.given_up = 0
         self.lost = 0
         """Number of transactions whose half message is no longer in the log."""
+        self._slice_bytes = 0
+        """Size of the messages that the current slice has stored again."""
         self._round_began = 0
         """Value of ``given_up`` at the start of the current round."""
 
@@ -89,9 +97,12 @@ class TransactionalMessageCheck:
         try:
             at = 0
             while offsets := [offset for offset in table.offsets(at, TRANSACTION_SLICE) if offset <= newest]:
+                self._slice_bytes = 0
                 for offset in offsets:
                     self._check(offset, newest)
-                at = offsets[-1] + 1
+                    at = offset + 1
+                    if self._slice_bytes >= STORED_AGAIN_BYTES:
+                        break
                 await asyncio.sleep(0)
         except RefusedError as refused:
             _log.warning("checks of open transactions are postponed to the next round: %s", refused.remark)
@@ -167,6 +178,7 @@ class TransactionalMessageCheck:
             if isinstance(outcome, Stored):
                 stored(outcome)
 
+        self._slice_bytes += len(message.body)
         self._table.store_replacement(half, message, when_stored)
 
     def _copy_stored(self, offset: int, noted: Transaction, asks: bool, copy: Stored) -> None:
