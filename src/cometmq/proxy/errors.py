@@ -22,6 +22,13 @@ class ProxyError(Exception):
         return v2.Status(code=self.code, message=str(self))
 
 
+class BrokerAwayError(ProxyError):
+    """A broker cannot be reached, so it has certainly not executed the request."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Code.INTERNAL_SERVER_ERROR, message)
+
+
 OK: Final = v2.Status(code=Code.OK, message="OK")
 
 _CODES: Final[dict[int, Code]] = {

@@ -217,6 +217,7 @@ class Link(Protocol):
     ) -> Awaitable[Reply]:
         """Send a request to the master with the given broker name, and return its response.
 
+        :raises BrokerAwayError: the broker cannot be reached.
         :raises ProxyError: the broker is unknown, or does not answer in time.
         """
 

@@ -43,7 +43,7 @@ from cometmq.proxy.backend.backend import (
     no_route,
     pop_code,
 )
-from cometmq.proxy.errors import ProxyError
+from cometmq.proxy.errors import BrokerAwayError, ProxyError
 from cometmq.proxy.limits import HEARTBEAT_BROKER_SECONDS, MAX_FLEET_TOPICS, TOPIC_CACHE_SECONDS
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.remoting.admin_headers import (
@@ -63,7 +63,7 @@ from cometmq.remoting.bodies import (
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.connections.client_connection import ClientConnection
-from cometmq.remoting.errors import RemotingError, RemotingTimeoutError
+from cometmq.remoting.errors import RemotingConnectError, RemotingError, RemotingTimeoutError
 from cometmq.remoting.headers import CheckTransactionStateRequestHeader, Header, UnregisterClientRequestHeader
 from cometmq.remoting.lite.headers import NotifyUnsubscribeLiteRequestHeader
 from cometmq.remoting.processors import ProcessorTable, Request, Response
@@ -219,18 +219,21 @@ class FleetBackend:
         """Send a request to the master with the given broker name.
 
         :param remoting: the connections to use; by default the connections that all clients share.
-        :raises ProxyError: the broker is unknown, or does not answer in time.
+        :raises BrokerAwayError: the broker is unknown, or cannot be reached.
+        :raises ProxyError: the broker does not answer in time.
         """
         address = self._routes.brokers.master(broker) or self._masters.get(broker)
         if address is None:
             await self._find_brokers()
             address = self._masters.get(broker)
         if address is None:
-            raise ProxyError(Code.INTERNAL_SERVER_ERROR, f"the broker[{broker}] not exist")
+            raise BrokerAwayError(f"the broker[{broker}] not exist")
         try:
             answer = await (remoting or self._remoting).invoke(address, code, header, body, timeout_s=timeout_s)
         except RemotingTimeoutError as error:
             raise ProxyError(Code.PROXY_TIMEOUT, error.message) from error
+        except RemotingConnectError as error:
+            raise BrokerAwayError(error.message) from error
         except RemotingError as error:
             raise ProxyError(Code.INTERNAL_SERVER_ERROR, error.message) from error
         return Reply(answer.code, answer.remark, answer.ext_fields, answer.body)

@@ -21,7 +21,7 @@ from cometmq.proxy.converter import (
     topic_of,
     type_of,
 )
-from cometmq.proxy.errors import OK, ProxyError, refused
+from cometmq.proxy.errors import OK, BrokerAwayError, ProxyError, refused
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code, Encoding, MessageType
 from cometmq.proxy.rpc.call import Call
@@ -44,6 +44,8 @@ _STORED: Final = {
     ResponseCode.SLAVE_NOT_AVAILABLE,
 }
 """Response codes that mean the message was stored."""
+_AVOIDED_SECONDS: Final = 1.0
+"""Time for which other brokers are preferred to one that has failed."""
 
 
 class _Outgoing(NamedTuple):
@@ -63,6 +65,8 @@ class SendService:
 
         Messages that have no message group use the queues in turn.
         """
+        self._avoided: dict[str, float] = {}
+        """Brokers that have failed, each with the monotonic time in seconds until which others are preferred."""
 
     async def send_message(self, call: Call, request: v2.SendMessageRequest) -> v2.SendMessageResponse:
         """Store the messages in a request, all of which must have the same topic."""
@@ -155,7 +159,12 @@ class SendService:
 
         :raises ProxyError: no queue accepts messages.
         """
-        count = sum(queues.writable for queues in info.queues)
+        brokers = info.queues
+        if self._avoided and key is None:
+            now = self._context.clock.monotonic()
+            brokers = tuple(one for one in brokers if one.writable and self._avoided.get(one.broker, now) <= now)
+            brokers = brokers or info.queues
+        count = sum(queues.writable for queues in brokers)
         if not count:
             raise ProxyError(Code.FORBIDDEN, "no writable queue")
         if key is not None:
@@ -164,22 +173,49 @@ class SendService:
             counter = self._counters.setdefault(info.name, [0])
             number = counter[0] % count
             counter[0] += 1
-        for queues in info.queues:
+        for queues in brokers:
             if number < queues.writable:
                 break
             number -= queues.writable
         return queues.broker, number
 
+    async def _store(
+        self, session: ClientSession, info: TopicInfo, header: SendMessageRequestHeaderV2, body: bytes, key: str | None
+    ) -> tuple[str, Reply]:
+        """Send a request to a broker, and to others if it is away or stops; return the broker's name and its response.
+
+        As with remoting producers, a message that a stopping broker refuses is repeated unless it is of a transaction.
+
+        :param key: as in :meth:`_choose_queue`; messages with a key are not sent to another queue.
+        :raises ProxyError: no broker accepts requests.
+        """
+        is_repeated = key is None and not header.sys_flag & TRANSACTION_PREPARED
+        brokers_left = 1 if key is not None else sum(1 for queues in info.queues if queues.writable)
+        while True:
+            broker, header.queue_id = self._choose_queue(info, key)
+            brokers_left -= 1
+            try:
+                reply = await session.link.ask(broker, RequestCode.SEND_MESSAGE_V2, header, body)
+            except BrokerAwayError:
+                if brokers_left <= 0:
+                    raise
+            else:
+                if reply.code != ResponseCode.SERVICE_NOT_AVAILABLE:
+                    self._avoided.pop(broker, None)
+                    return broker, reply
+                if not is_repeated or brokers_left <= 0:
+                    return broker, reply
+            self._avoided[broker] = self._context.clock.monotonic() + _AVOIDED_SECONDS
+
     async def _send_one(self, session: ClientSession, info: TopicInfo, outgoing: _Outgoing) -> v2.SendResultEntry:
         message, properties = outgoing
         system = message.system_properties
-        broker, queue_id = self._choose_queue(info, _sharding_key(system))
         flag = COMPRESSED if system.body_encoding == Encoding.GZIP else 0
         is_transaction = names.TRAN_MSG in properties
         if is_transaction:
             flag |= TRANSACTION_PREPARED
-        header = self._header(info.name, queue_id, flag, properties)
-        reply = await session.link.ask(broker, RequestCode.SEND_MESSAGE_V2, header, message.body)
+        header = self._header(info.name, flag, properties)
+        broker, reply = await self._store(session, info, header, message.body, _sharding_key(system))
         stored = _stored(reply)
         transaction_id = system.message_id
         if is_transaction:
@@ -218,7 +254,6 @@ class SendService:
     async def _send_batch(
         self, session: ClientSession, info: TopicInfo, outgoing: Sequence[_Outgoing]
     ) -> v2.SendResultEntry:
-        broker, queue_id = self._choose_queue(info, None)
         if any(message.system_properties.body_encoding == Encoding.GZIP for message, _ in outgoing):
             raise ProxyError(Code.MESSAGE_CORRUPTED, "compressed messages cannot be sent as a batch")
         try:
@@ -227,16 +262,16 @@ class SendService:
             )
         except ValueError as error:
             raise ProxyError(Code.MESSAGE_PROPERTIES_TOO_LARGE, str(error)) from error
-        header = self._header(info.name, queue_id, 0, {})
+        header = self._header(info.name, 0, {})
         header.batch = True  # metrics count all sends over gRPC under one code, as in Apache's proxy
-        reply = await session.link.ask(broker, RequestCode.SEND_MESSAGE_V2, header, body)
+        _, reply = await self._store(session, info, header, body, None)
         stored = _stored(reply)
         first = outgoing[0].message.system_properties.message_id
         return v2.SendResultEntry(
             status=_status(reply), message_id=first, transaction_id=first, offset=stored.queue_offset
         )
 
-    def _header(self, topic: str, queue_id: int, flag: int, properties: dict[str, str]) -> SendMessageRequestHeaderV2:
+    def _header(self, topic: str, flag: int, properties: dict[str, str]) -> SendMessageRequestHeaderV2:
         try:
             text = encode_properties(properties)
         except ValueError as error:
@@ -246,7 +281,7 @@ class SendService:
             topic=topic,
             default_topic=AUTO_CREATE_TOPIC,
             default_topic_queue_nums=4,
-            queue_id=queue_id,
+            queue_id=0,  # until a queue is chosen
             sys_flag=flag,
             born_timestamp=int(properties.get(BORN_TIMESTAMP) or self._context.clock.now_ms()),
             flag=0,
