@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import warnings
 from collections.abc import Generator, Iterator
 from contextlib import suppress
@@ -41,6 +42,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     # By nohup. Servers that start so keep it so, and the tests that send it to them would wait in vain.
     signal.signal(signal.SIGHUP, lambda *_: None)
+
+if sys.version_info < (3, 12):
+    # asyncio.run asks for the handler of SIGINT. Python 3.11 looks for it among the numbers that are handlers, and the
+    # error describes the task, what it awaits, and so on: often a broker with all its tables.
+    def _handler(value: Any, numbers: Any, convert: Any = signal._int_to_enum) -> Any:  # type: ignore[attr-defined]
+        return convert(value, numbers) if isinstance(value, int) else value
+
+    signal._int_to_enum = _handler  # type: ignore[attr-defined]
 
 systems.FILES.update(systems.SMALL_FILES)
 SMALL_STORE["mappedFileSizeCommitLog"] = str(5 * 1024 * 1024)  # see tests/broker/conftest.py
