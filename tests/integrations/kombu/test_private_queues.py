@@ -8,6 +8,8 @@ from collections.abc import Callable
 from queue import Empty
 
 import pytest
+from celery import Celery
+from celery.events import EventDispatcher
 from kombu import Connection, Consumer, Exchange, Producer, Queue
 from tests.helpers.waiting import wait_for
 from tests.integrations.kombu.conftest import Connect
@@ -292,3 +294,32 @@ def test_a_collected_consumer_takes_no_message(connection: Connection, name: str
         with Consumer(channel, [queue], callbacks=[received]):
             drain(connection, received, 2)
     assert received.bodies == ["a", "b"]
+
+
+def test_an_event_is_not_repeated_while_its_broker_is_away_and_is_sent_later(name: str) -> None:
+    exchange = Exchange(name, type="topic")
+    reader = Queue(f"{name}-reader", exchange, routing_key="#", exclusive=True, auto_delete=True)
+    app = Celery(set_as_current=False)
+    with (
+        SyncCluster() as cluster,
+        Connection(f"cometmq://{cluster.namesrv_address}", transport_options={"send_timeout": 1}) as connection,
+        connection.channel() as channel,
+    ):
+        bound = reader(channel)
+        bound.declare()
+        events = EventDispatcher(connection, hostname="w@test", enabled=False, app=app)
+        events.exchange = exchange
+        events.enable()
+        cluster.call(cluster.cluster.kill_broker(0))
+        events.send("worker-heartbeat", retry=True)  # as a worker does, in the thread that does everything else
+        cluster.call(cluster.cluster.start_broker(0))
+        got: list[str] = []
+
+        def arrives() -> bool:
+            events.flush()
+            message = bound.get(no_ack=True)
+            got.extend([message.payload["type"]] if message is not None else [])
+            return bool(got)
+
+        wait_for(arrives, "the event")
+        assert got == ["worker-heartbeat"]

@@ -18,7 +18,7 @@ from kombu.utils.uuid import uuid
 
 from cometmq.errors import CometMQError
 from cometmq.integrations.kombu.envelope import Payload, StrangerError, from_message, is_due
-from cometmq.integrations.kombu.errors import RefusedError
+from cometmq.integrations.kombu.errors import CONNECTION_ERRORS, RefusedError, raise_for_readers
 from cometmq.integrations.kombu.mailbox import Waiting
 from cometmq.integrations.kombu.names import tag_of, topic_of_exchange, topic_of_queue
 from cometmq.integrations.kombu.readers import Source, matcher
@@ -218,7 +218,10 @@ class Channel(virtual.Channel):
         if exchange.endswith(_PIDBOX):
             self._recall_revoked(message)
         always = kind == "fanout"
-        is_read = self._run(self.session.publish(exchange, routing_key or "", message, always=always))
+        try:
+            is_read = self._run(self.session.publish(exchange, routing_key or "", message, always=always))
+        except CONNECTION_ERRORS as error:
+            raise_for_readers(error, message)
         queues = set(self._lookup(exchange, routing_key or ""))
         if kind == "direct" and routing_key == exchange and self._run(self.session.has_topic_of(exchange)):
             queues.add(exchange)

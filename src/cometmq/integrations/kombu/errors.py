@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from kombu.exceptions import OperationalError
 
@@ -17,6 +17,10 @@ _NAMES: Final = (
     ("max_message_bytes in the producer", "max_message_bytes in broker_transport_options"),
     ("set an access key and its secret key", "write them into broker_url, as in cometmq://ACCESS_KEY:SECRET_KEY@HOST"),
 )
+
+
+_TRANSIENT: Final = 1
+"""AMQP's ``delivery_mode`` of messages that need not survive."""
 
 
 class RefusedError(OperationalError):
@@ -49,3 +53,16 @@ def raise_to_kombu(error: CometMQError) -> NoReturn:
     if isinstance(worded(error), CONNECTION_ERRORS):
         raise error
     raise (NotNowError if is_not_now(error) else RefusedError)(str(error)) from error
+
+
+def raise_for_readers(error: Exception, payload: dict[str, Any]) -> NoReturn:
+    """Raise the error of a message that was not sent to the readers of an exchange.
+
+    Kombu repeats a worker's heartbeat without end, and the worker then does nothing else: it could not even stop.
+    Celery keeps events that were not sent, and sends them later.
+
+    :raises RefusedError: the message is an event or another one that need not be kept (``delivery_mode`` 1).
+    """
+    if payload["properties"].get("delivery_mode") == _TRANSIENT:
+        raise RefusedError(str(error)) from error
+    raise error
