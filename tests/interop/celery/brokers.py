@@ -128,11 +128,11 @@ class Redis(Broker):
         directory.mkdir(parents=True, exist_ok=True)
         keys = ("--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(directory), "--save", "")
         more = ("--appendonly", "yes", "--appendfsync", "everysec")
-        self._program = Program([builds.tool("redis-server"), *keys, *more], directory, self.port)
+        self._program = Program([builds.redis_server(), *keys, *more], directory, self.port)
 
     def version(self) -> str:
         """The server's."""
-        done = subprocess.run([builds.tool("redis-server"), "--version"], capture_output=True, text=True, check=True)
+        done = subprocess.run([builds.redis_server(), "--version"], capture_output=True, text=True, check=True)
         found = re.search(r"v=([\d.]+)", done.stdout)
         return f"Redis {found[1] if found else 'of unknown version'}"
 
