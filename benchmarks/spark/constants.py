@@ -167,8 +167,8 @@ class Constants(DataSource):
         return Dropper(self.options["path"])
 
 
-def keep(batches: Iterator[pa.RecordBatch], path: Path, most: int) -> int:
-    """Write batches of up to so many rows into an Arrow file; returns their number."""
+def keep(batches: Iterator[pa.RecordBatch], path: Path, most: int) -> None:
+    """Write batches of up to so many rows into an Arrow file."""
     first = next(batches)
     rows: int = first.num_rows
     with pa.ipc.new_file(path, first.schema) as file:
@@ -176,4 +176,3 @@ def keep(batches: Iterator[pa.RecordBatch], path: Path, most: int) -> int:
         while rows < most and (batch := next(batches, None)) is not None:
             file.write_batch(batch)
             rows += batch.num_rows
-    return rows

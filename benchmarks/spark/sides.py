@@ -175,8 +175,10 @@ class ConstantsSide:
         ranges = [OffsetRange(queue, of.first, of.end) for queue, of in cluster.bounds(cluster.queues()).items()]
         path = directory / "rows.arrow"
         schema: Any = StructType.fromDDL(default_ddl())
-        kept = keep(read_ranges(options, schema, ranges), path, CONSTANT_ROWS)
-        self._options = {"path": str(path), "rows": str(rows), "rowBytes": str(path.stat().st_size / kept)}
+        keep(read_ranges(options, schema, ranges), path, CONSTANT_ROWS)
+        # as our source counts them, for the same number of tasks
+        row_bytes = sum(piece.size for piece in cluster.sized_ranges(ranges)) / sum(map(len, ranges))
+        self._options = {"path": str(path), "rows": str(rows), "rowBytes": str(row_bytes)}
         spark.dataSource.register(Constants)
 
     def create(self, queues: int) -> str:
