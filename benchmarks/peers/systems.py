@@ -180,7 +180,7 @@ def _redis() -> Iterator[Started]:
         def counts(topics: Sequence[str]) -> list[int]:
             return [sum(int(wire.redis(port, "XLEN", f"{topic}{n}")) for n in range(QUEUES)) for topic in topics]
 
-        command = [builds.tool("redis-server"), *keys, "--appendonly", "yes", "--appendfsync", "everysec"]
+        command = [builds.redis_server(), *keys, "--appendonly", "yes", "--appendfsync", "everysec"]
         with _process(command, directory, port) as pid:
             yield Started(pid, port, _nothing, group, counts)
 
@@ -247,7 +247,7 @@ def _kafka() -> Iterator[Started]:
 
 
 def _redis_version() -> str:
-    found = re.search(r"v=([\d.]+)", _one_line([builds.tool("redis-server"), "--version"]))
+    found = re.search(r"v=([\d.]+)", _one_line([builds.redis_server(), "--version"]))
     return found[1] if found else "of unknown version"
 
 

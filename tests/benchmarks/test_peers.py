@@ -21,7 +21,8 @@ from benchmarks.peers.bars import Panel, bars
 from benchmarks.peers.load import CASES, Family, peerload
 from benchmarks.peers.report import paged, picture, read, report, uncounted
 from benchmarks.peers.systems import PEERS
-from tests.interop.builds import ToolMissingError
+from tests.interop.builds import ToolMissingError, redis_server
+from tests.interop.conftest import unavailable
 
 OURS = PEERS[0]
 COST = {"cpu_us": 8.0, "per_s": 1000.0, "p50_us": 1500.0, "p99_us": 9000.0, "generator": 0.5}
@@ -161,8 +162,11 @@ def test_a_refused_message_is_no_success() -> None:
 
 
 @needs_cc
-@pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed")
 def test_a_peer_runs_if_it_is_there() -> None:
+    try:
+        redis_server()
+    except ToolMissingError as problem:
+        unavailable(problem)
     redis = next(peer for peer in PEERS if peer.key == "redis")
     small = [case for case in CASES if case.body == 128]
     lines = [one for one in one_round(redis, small, seconds=0.2, warm_s=0) if "case" in one]
