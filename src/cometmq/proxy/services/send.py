@@ -162,7 +162,8 @@ class SendService:
         brokers = info.queues
         if self._avoided and key is None:
             now = self._context.clock.monotonic()
-            brokers = tuple(one for one in brokers if one.writable and self._avoided.get(one.broker, now) <= now)
+            self._avoided = {broker: until for broker, until in self._avoided.items() if until > now}
+            brokers = tuple(one for one in brokers if one.writable and one.broker not in self._avoided)
             brokers = brokers or info.queues
         count = sum(queues.writable for queues in brokers)
         if not count:
