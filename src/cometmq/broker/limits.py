@@ -61,7 +61,7 @@ MAX_TURN_BYTES: Final = 32 * 1024 * 1024
 """Maximum size of the records in a turn; a larger turn is written early."""
 STORED_AGAIN_BYTES: Final = 1024 * 1024
 """Total size of messages that are stored again in one round of the loop, because they are due, were not acknowledged or
-are half messages; the last one may exceed it. 4 MB take about 15 ms.
+are half messages; the last one may exceed it. One of 4 MB takes 5 to 9 ms.
 """
 MAX_UNFLUSHED_CONNECTION_BYTES: Final = 16 * 1024 * 1024
 """Maximum size of unflushed messages from one connection with SYNC_FLUSH; further sends get SYSTEM_BUSY."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from kombu.exceptions import OperationalError
 
 from cometmq.client.errors import RemotingError, RouteNotFoundError, SendFailedError
 from cometmq.client.retries import is_not_now
 from cometmq.errors import CometMQError
+from cometmq.integrations.kombu.envelope import Payload
 
 _NAMES: Final = (
     ("set trust_cert_path", "set ca_certs in broker_use_ssl"),
@@ -55,7 +56,7 @@ def raise_to_kombu(error: CometMQError) -> NoReturn:
     raise (NotNowError if is_not_now(error) else RefusedError)(str(error)) from error
 
 
-def raise_for_readers(error: Exception, payload: dict[str, Any]) -> NoReturn:
+def raise_for_readers(error: Exception, payload: Payload) -> NoReturn:
     """Raise the error of a message that was not sent to the readers of an exchange.
 
     Kombu repeats a worker's heartbeat without end, and the worker then does nothing else: it could not even stop.
