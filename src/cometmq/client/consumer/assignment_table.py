@@ -15,27 +15,24 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from cometmq.client.background import Spawn
 from cometmq.client.consumer.assignment import Assignment
 from cometmq.client.consumer.config import LitePullConfig
 from cometmq.client.consumer.leaving_queues import LeavingQueues
-from cometmq.client.consumer.offset_store import starting_point
+from cometmq.client.consumer.offset_store import RemoteOffsets, starting_point
 from cometmq.client.consumer.pulling import Budget, QueueReader
 from cometmq.client.errors import ClientStateError
 from cometmq.client.offsets import Offsets
-from cometmq.errors import CometMQError
 from cometmq.message.message import MessageExt
 from cometmq.remoting.bodies import MessageQueue, SubscriptionData
-
-log = logging.getLogger(__name__)
 
 
 class AssignmentTable:
     """Starts, moves and ends the reading of a consumer's queues.
 
+    :param store: the offsets of the group.
     :param subscriptions: topic → subscription; the consumer changes this mapping.
     :param spawn: runs background work until the consumer ends.
     """
@@ -43,7 +40,7 @@ class AssignmentTable:
     def __init__(
         self,
         offsets: Offsets,
-        group: str,
+        store: RemoteOffsets,
         config: LitePullConfig,
         subscriptions: Mapping[str, SubscriptionData],
         spawn: Spawn,
@@ -51,7 +48,7 @@ class AssignmentTable:
         self.queues: dict[MessageQueue, Assignment] = {}
         """The queues being read, in the order in which polls use them."""
         self._offsets = offsets
-        self._group = group
+        self._store = store
         self._config = config
         self._subscriptions = subscriptions
         self._by_hand: SubscriptionData | None = None
@@ -206,7 +203,7 @@ class AssignmentTable:
                 await asyncio.wait(before)
             if offset is not None:
                 return offset
-            committed = await self._offsets.committed(self._group, queue)
+            committed = await self._store.committed(queue)
             first = await starting_point(self._offsets, queue, committed, self._config)
             assignment.position = first
             self._moved.append(assignment)
@@ -228,7 +225,4 @@ class AssignmentTable:
         if assignment.task is not None:
             await asyncio.wait([assignment.task])
         if self._config.auto_commit and assignment.processed is not None:
-            try:
-                await self._offsets.commit(self._group, queue, assignment.processed)
-            except CometMQError as error:
-                log.warning("cannot commit the offsets of group %s: %s", self._group, error)
+            await self._store.report({queue: assignment.processed})

@@ -13,6 +13,7 @@ from cometmq.client.consumer.assignment_table import AssignmentTable
 from cometmq.client.consumer.config import LitePullConfig
 from cometmq.client.consumer.listener import ConsumeObservation
 from cometmq.client.consumer.membership import Membership
+from cometmq.client.consumer.offset_store import RemoteOffsets
 from cometmq.client.consumer.pulling import Puller, QueueReader
 from cometmq.client.consumer.running_info import running_info
 from cometmq.client.consumer.subscription import ALL, TAG, check_expressions, subscription
@@ -76,7 +77,9 @@ class LitePullConsumer(GroupClient):
         """The context that hooks received for the last poll."""
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._background = Background(f"the consumer of group {group}", self.instance.clock)
-        self._table = AssignmentTable(self.offsets, group, self.config, self._subscriptions, self._background.spawn)
+        self._store = RemoteOffsets(self.offsets, group, self.instance.outages, clock)
+        spawn = self._background.spawn
+        self._table = AssignmentTable(self.offsets, self._store, self.config, self._subscriptions, spawn)
         self._by_hand = False
         self._membership: Membership | None = None
         self._running = False
@@ -360,7 +363,7 @@ class LitePullConsumer(GroupClient):
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit the positions, or the given ``offsets``, and wait for the brokers to confirm."""
         chosen = self._table.positions(processed_only=False) if offsets is None else offsets
-        await asyncio.gather(*(self.offsets.commit(self.group, queue, at) for queue, at in chosen.items()))
+        await asyncio.gather(*(self._store.commit(queue, at) for queue, at in chosen.items()))
 
     async def _commit_quietly(self, offsets: Mapping[MessageQueue, int]) -> None:
         self._next_commit = self.instance.clock.monotonic() + self.config.auto_commit_interval_s
@@ -398,6 +401,8 @@ class LitePullConsumer(GroupClient):
         for queue, offset in offsets.items():
             if queue in self._table.queues:
                 self._table.move_to(queue, offset)
+            else:
+                self._store.forget(queue)
 
     def positions(self, topic: str) -> dict[MessageQueue, int]:
         """Return the position in each queue of a topic."""

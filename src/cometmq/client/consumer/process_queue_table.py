@@ -27,8 +27,9 @@ Invariants:
 
 Fault model: a member that crashes reports nothing; the next reader continues at the crashed member's last report, which
 is at most ``persist_interval_s`` old, and consumes the later messages again. After a failed report, the next report
-contains its offsets. A member that is paused for longer than its lock lasts notices the lost lock before its next call.
-Hand-overs never wait for a broker longer than a request's time-out.
+contains its offsets; if the queue was left meanwhile, the same member continues at them when it reads the queue again
+(:mod:`cometmq.client.consumer.offset_store`). A member that is paused for longer than its lock lasts notices the lost
+lock before its next call. Hand-overs never wait for a broker longer than a request's time-out.
 """
 
 from __future__ import annotations
@@ -137,7 +138,9 @@ class ProcessQueueTable:
         """Continue at these offsets because an administrator has reset them."""
         for queue, offset in offsets.items():
             process_queue = self.queues.pop(queue, None)
-            if process_queue is not None and self._is_running:
+            if process_queue is None:
+                self._store.forget(queue)
+            elif self._is_running:
                 process_queue.dropped = True
                 self._leaving.start(queue, self._reset(queue, process_queue, offset, self._leaving.get(queue)))
                 self._read(queue, shared=False)

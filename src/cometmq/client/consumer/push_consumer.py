@@ -105,7 +105,7 @@ class PushConsumer(GroupClient):
         self._stream: MessageStream | None = None
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._local = LocalOffsets(self.config.offset_store_dir, self.instance.client_id, group)
-        store = self._local if self._broadcast else RemoteOffsets(self.offsets, group, self.instance.outages)
+        store = self._local if self._broadcast else RemoteOffsets(self.offsets, group, self.instance.outages, clock)
         self._background = Background(f"the consumer of group {group}", self.instance.clock)
         spawn = self._background.spawn
         self._table = ProcessQueueTable(self.instance, group, self.config, self._subscriptions, store, spawn)
