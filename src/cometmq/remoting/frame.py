@@ -65,7 +65,7 @@ class FrameDecoder:
     it.
     """
 
-    __slots__ = ("_at", "_data", "_large", "_max_frame_bytes", "_need")
+    __slots__ = ("_at", "_data", "_large", "_max_frame_bytes", "_need", "pending")
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self._max_frame_bytes = max_frame_bytes
@@ -73,19 +73,18 @@ class FrameDecoder:
         self._at = 0
         self._need = 4
         self._large: _LargeFrame | None = None
-
-    @property
-    def pending(self) -> int:
-        """Return the number of bytes that have not yet been returned as a frame."""
-        return len(self._data) - self._at + (0 if self._large is None else self._large.held)
+        self.pending = 0
+        """Number of bytes that have not yet been returned as a frame."""
 
     def begin(self, data: bytes, at: int) -> None:
         """Continue with ``data[at:]``; all earlier bytes have already been returned as frames."""
         self._data = data
         self._at = at
+        self.pending = len(data) - at
 
     def push(self, data: bytes) -> None:
         """Add the next bytes of the stream."""
+        self.pending += len(data)
         if self._large is not None:
             self._large.push(data)
         elif self._at == len(self._data):
@@ -116,6 +115,7 @@ class FrameDecoder:
             self._at = 0
         at = taker(data, self._at)
         if at != self._at:
+            self.pending -= at - self._at
             self._at, self._need = at, 4
 
     def _compact(self) -> None:
@@ -161,6 +161,7 @@ class FrameDecoder:
         body_at = header_at + header_length
         end = at + 4 + total
         self._at = end
+        self.pending = len(data) - end
         if isinstance(data, bytes):
             return Frame(serialize_type, data[header_at:body_at], data[body_at:end])
         return Frame(serialize_type, bytes(data[header_at:body_at]), bytes(data[body_at:end]))
@@ -176,6 +177,7 @@ class FrameDecoder:
             return None
         frame, self._data = large.take()
         self._at, self._need, self._large = 0, 4, None
+        self.pending = len(self._data)
         return frame
 
     def take_partial(self) -> tuple[Frame, int] | None:
@@ -186,7 +188,7 @@ class FrameDecoder:
         large, self._large = self._large, None
         if large is None:
             return None
-        self._need = 4
+        self._need, self.pending = 4, 0
         return large.partial(), large.size - large.held
 
     def _check_total(self, total: int) -> None:

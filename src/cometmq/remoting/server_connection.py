@@ -209,7 +209,10 @@ class ServerConnection(asyncio.Protocol):
             return
         self._decoder.push(data)
         self.direct_fd = NO_DESCRIPTOR
-        self._drain()
+        if self._waits_for_round and self._transport is not None:
+            self._transport.pause_reading()
+        else:
+            self._drain()
 
     # --- requests -----------------------------------------------------------------------------
 
@@ -278,14 +281,13 @@ class ServerConnection(asyncio.Protocol):
                 server.abort_largest()
 
     def _wait_for_round(self, *, is_late: bool) -> None:
-        """Let other connections go first in this round; read nothing until the next round.
+        """Let other connections go first in this round. Until the next round, at most one more read follows.
 
         If this connection is late, other connections with unread bytes are late as well and go first.
         """
         if self._transport is None or self._transport.is_closing():
             return
         self._waits_for_round = True
-        self._transport.pause_reading()
         if is_late:
             asyncio.get_running_loop().call_soon(self._server.resume_soon, self)
         else:
@@ -409,9 +411,9 @@ class ServerConnection(asyncio.Protocol):
             return
         waited, self._waits_for_round = self._waits_for_round, False
         if not self._paused:
-            if waited:
-                self._transport.resume_reading()
             self._drain()
+            if waited and not (self._waits_for_round or self._paused or self._transport.is_closing()):
+                self._transport.resume_reading()
 
     @property
     def is_behind(self) -> bool:

@@ -20,7 +20,12 @@ import cometmq.broker.clients.client_manage
 import cometmq.broker.tables.clients
 from cometmq.broker.clients.client_manage import FEW_NOTICES
 from cometmq.broker.controller import Broker
-from cometmq.broker.limits import CLIENTS_PER_SLICE, LARGE_GROUP_MEMBERS, SMALL_GROUPS_REST_SECONDS
+from cometmq.broker.limits import (
+    CLIENTS_PER_SLICE,
+    LARGE_GROUP_MEMBERS,
+    NOTICES_PER_ROUND,
+    SMALL_GROUPS_REST_SECONDS,
+)
 from cometmq.broker.tables.journaled_file import JournaledFile
 from cometmq.fastjson import loads
 from cometmq.proxy.backend.local import LocalConnection
@@ -328,9 +333,9 @@ async def test_who_leaves_many_groups_has_their_notices_sent_over_turns_and_each
         write(to, *chunks)
 
     monkeypatch.setattr(ServerConnection, "write", counted)
-    monkeypatch.setattr(cometmq.broker.clients.client_manage, "GROUP_NOTICES_SECONDS", 0.0)
+    monkeypatch.setattr(cometmq.broker.clients.client_manage, "NOTICES_PER_ROUND", 1)
     broker.clients.connection_closed(leaving)
-    assert written == 1, "one to a turn, as the time is up at once"
+    assert written == 1, "one to a turn"
     broker.clients.connection_closed(back)
     for _ in range(3_000):
         await asyncio.sleep(0)
@@ -370,20 +375,31 @@ async def test_thousands_of_members_that_join_at_once_get_few_notices_each(
     assert notified == Counter(joined) + Counter(joined[:1])
     notified.clear()
     joined.append(join())
-    assert notified == Counter(joined), "after a quiet round they are notified at once"
+    assert notified.total() == NOTICES_PER_ROUND, "after a quiet round they are notified at once"
     joined += [join() for _ in range(2_000)]
     await settle()
     assert notified == Counter(joined[: LARGE_GROUP_MEMBERS + 1]), "a large group rests for longer"
     clock.advance(1)
+    await all_notified(notified, LARGE_GROUP_MEMBERS + 1 + len(joined))
     assert notified == Counter(joined[: LARGE_GROUP_MEMBERS + 1]) + Counter(joined)
     clock.advance(1)
     notified.clear()
     joined.append(join())
+    await all_notified(notified, len(joined))
     assert notified == Counter(joined), "after a quiet time they are notified at once"
     for connection in joined[:1_000]:
         clients.consumers.unregister("g", connection)
     clock.advance(1)
+    await all_notified(notified, 2 * len(joined) - 1_000)
     assert notified == Counter(joined) + Counter(joined[1_000:])
+
+
+async def all_notified(notified: Counter[ServerConnection], notices: int) -> None:
+    """Wait for a number of notices, which come some in each round of the loop."""
+    while notified.total() < notices:
+        before = notified.total()
+        await asyncio.sleep(0)
+        assert notified.total() - before <= NOTICES_PER_ROUND
 
 
 async def test_members_of_many_groups_that_join_at_once_get_few_notices_each(
@@ -417,6 +433,7 @@ async def test_members_of_many_groups_that_join_at_once_get_few_notices_each(
     notified = 0
     for group in groups[:10]:
         join(group)
+    await settle()
     assert notified == 10 * (LARGE_GROUP_MEMBERS + 1), "after a quiet time they are notified at once"
     assert clients.consumers.members == members + 10
 

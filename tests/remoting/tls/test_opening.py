@@ -6,9 +6,11 @@ import asyncio
 import socket
 
 import pytest
+from tests.helpers.waiting import until
 
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.remoting.tls.opening import (
+    ABORTED_AT_ONCE,
     MOST_OPENED_AT_ONCE,
     OPENED_AT_ONCE,
     OPENED_IN_A_SECOND,
@@ -79,3 +81,40 @@ def close(pairs: list[tuple[socket.socket, socket.socket]]) -> None:
     for _, client in pairs:
         with client:
             assert client.recv(1) == b""
+
+
+async def test_connections_that_send_nothing_end_after_their_time_some_in_each_round(clock: VirtualClock) -> None:
+    openings = OpeningConnections(silent, ServerTls(TlsOptions()), clock=clock, silence_s=10)
+    pairs = [socket.socketpair() for _ in range(2 * ABORTED_AT_ONCE + 2)]
+
+    async def open_some(some: list[tuple[socket.socket, socket.socket]]) -> None:
+        before = len(openings._open)
+        for accepted, _ in some:
+            accepted.setblocking(False)
+            openings.accept(accepted)
+        while len(openings._open) < before + len(some):
+            await asyncio.sleep(0)
+
+    *early, speaking, late = pairs
+    await open_some([*early, speaking])
+    clock.advance(4)
+    await open_some([late])
+    clock.advance(5.9)
+    assert len(openings) == len(pairs)
+    speaking[1].send(b"\0")
+    await until(lambda: len(openings) == len(pairs) - 1)
+    speaking[1].close()
+    await until(lambda: speaking[0].fileno() == -1)
+    clock.advance(0.2)
+    left = [len(openings)]
+    while left[-1] > 1:
+        await asyncio.sleep(0)
+        left.append(len(openings))
+    assert left == [ABORTED_AT_ONCE + 1, 1]
+    await asyncio.sleep(0)
+    clock.advance(3.8)
+    assert len(openings) == 1, "the last one came later"
+    clock.advance(0.2)
+    assert not len(openings)
+    await openings.stop()
+    close([*early, late])

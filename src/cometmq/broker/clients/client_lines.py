@@ -33,7 +33,7 @@ class ClientLines:
         clients.consumers.on_move.append(lambda group, channel, here: self._log_move("consumer", group, channel, here))
 
     def _log_move(self, what: str, group: str, channel: ClientChannel, here: bool) -> None:
-        if group in SYSTEM_GROUPS or not _log.isEnabledFor(logging.INFO):
+        if group in SYSTEM_GROUPS:
             return
         if self._named >= NAMED_IN_A_PERIOD:
             self._joined += here

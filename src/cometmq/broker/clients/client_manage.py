@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -13,7 +12,6 @@ from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import (
     CLIENTS_PER_SLICE,
     FILTER_CHARS_PER_SLICE,
-    GROUP_NOTICES_SECONDS,
     LARGE_GROUP_MEMBERS,
     LARGE_HEARTBEAT_BYTES,
     MAX_CHECK_CLIENT_BYTES,
@@ -23,6 +21,7 @@ from cometmq.broker.limits import (
     MAX_KIND_CHARS,
     MAX_NOTICES_REST_SECONDS,
     MAX_SUBSCRIPTION_CHARS,
+    NOTICES_PER_ROUND,
     NOTICES_REST_SECONDS,
     SHORT_HEARTBEAT_GROUPS,
     SHORT_HEARTBEATS_PER_ROUND,
@@ -54,6 +53,9 @@ _log = logging.getLogger(__name__)
 FEW_NOTICES: Final = 500
 """Number of notices after which small groups rest for longer than a round."""
 _NO_ROOM: Final = "this broker already has the maximum number of groups and subscriptions"
+_TOO_LONG_FILTERS: Final = (
+    f"the SQL92 expressions in a heartbeat may have at most {MAX_HEARTBEAT_FILTER_CHARS} characters"
+)
 
 
 def _heartbeat_needs(body: bytes) -> Iterator[Need]:
@@ -123,14 +125,16 @@ class ClientManageProcessor:
         self._handled += 1
         tables = self._broker.tables
         changes = tables.changes
-        response = self._refusal(connection, data)
+        clients = self._broker.clients
+        known = clients.consumers.known(data.consumer_data_set)
+        response = self._refusal(connection, data, known)
         if response is None:
-            clients = self._broker.clients
             channel = clients.channel(connection, data.client_id, _language(request), request.version)
-            for consumer in data.consumer_data_set:
-                self._register(consumer, channel)
-                if self._filters.concerns(consumer.group_name, consumer.subscription_data_set):
-                    self._filters.register(consumer.group_name, consumer.subscription_data_set)
+            for consumer, is_known in zip(data.consumer_data_set, known, strict=True):
+                self._register(consumer, channel, is_known=is_known)
+                subscriptions = consumer.subscription_data_set
+                if self._filters.concerns(consumer.group_name, () if is_known else subscriptions):
+                    self._filters.register(consumer.group_name, subscriptions)
             for producer in data.producer_data_set:
                 clients.producers.register(producer.group_name, channel)
             response = Response()
@@ -148,10 +152,12 @@ class ClientManageProcessor:
         return (yield from self._in_slices(connection, request, data))
 
     def _in_slices(self, connection: ServerConnection, request: Request[Any], data: HeartbeatData) -> Steps:
-        refusal = self._refusal(connection, data)
+        if sum(map(_filter_chars, data.consumer_data_set)) > MAX_HEARTBEAT_FILTER_CHARS:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=_TOO_LONG_FILTERS)
+        clients = self._broker.clients
+        refusal = self._refusal(connection, data, clients.consumers.known(data.consumer_data_set))
         if refusal is not None:
             return refusal
-        clients = self._broker.clients
         channel = clients.channel(connection, data.client_id, _language(request), request.version)
         size, is_first_slice = 0, True
         for consumer in data.consumer_data_set:
@@ -159,7 +165,7 @@ class ClientManageProcessor:
                 size, is_first_slice = 0, False
                 yield
             size += 1 + _filter_chars(consumer) * CLIENTS_PER_SLICE // FILTER_CHARS_PER_SLICE
-            if not is_first_slice and not clients.consumers.has_room([consumer], connection):
+            if not is_first_slice and not clients.consumers.has_room([consumer], (False,), connection):
                 # other clients have registered in the meantime
                 return Response(ResponseCode.SYSTEM_ERROR, remark=_NO_ROOM)
             self._register(consumer, channel)
@@ -174,24 +180,32 @@ class ClientManageProcessor:
                 clients.producers.register(name, channel)
         return Response()
 
-    def _refusal(self, connection: ServerConnection, data: HeartbeatData) -> Response | None:
-        """Return the response to a heartbeat that is refused, or ``None`` if it is accepted."""
+    def _refusal(self, connection: ServerConnection, data: HeartbeatData, known: Sequence[bool]) -> Response | None:
+        """Return the response to a heartbeat that is refused, or ``None`` if it is accepted.
+
+        :param known: whether each consumer contains only what other members have sent.
+        """
         clients = self._broker.clients
-        wrong = _find_fault(data, clients)
-        if wrong is None and not clients.has_room(data, connection):
+        wrong = _find_fault(data, known, clients)
+        if wrong is None and not clients.has_room(data, known, connection):
             wrong = _NO_ROOM
         return None if wrong is None else Response(ResponseCode.SYSTEM_ERROR, remark=wrong)
 
-    def _register(self, consumer: ConsumerData, channel: ClientChannel) -> None:
+    def _register(self, consumer: ConsumerData, channel: ClientChannel, *, is_known: bool = False) -> None:
         self._create_retry_topic(consumer)
-        self._broker.clients.consumers.register(consumer, channel)
+        consumers = self._broker.clients.consumers
+        if is_known:
+            consumers.join(consumer.group_name, channel)
+        else:
+            consumers.register(consumer, channel)
 
     def _create_retry_topic(self, consumer: ConsumerData) -> None:
         """Create a group and its retry topic, since every consumer requests the retry topic's route."""
-        group = self._broker.groups.find(consumer.group_name)
-        if group is not None and not self._broker.topics.is_full:
-            self._broker.topics.create_retry(
-                retry_topic(consumer.group_name),
+        group, topics = self._broker.groups.find(consumer.group_name), self._broker.topics
+        name = retry_topic(consumer.group_name)
+        if group is not None and topics.get(name) is None and not topics.is_full:
+            topics.create_retry(
+                name,
                 queue_nums=group.retry_queue_nums,
                 topic_sys_flag=TOPIC_UNIT_SUB if consumer.unit_mode else 0,
             )
@@ -247,6 +261,7 @@ class GroupNotices:
 
     If a group changes again before its notices are sent, its members are notified only once. Each round of the loop
     sends only a few notices, since a client that leaves hundreds of groups with hundreds of members each causes many.
+    So they are sent as fast as possible if nothing else is to do, and keep no request waiting after a restart.
     After its notices, a group rests: a small one until the end of the round, a large one for a time that grows with the
     number of its members. Small groups rest for longer after many notices, as when all clients come back after a
     restart. The changes of a group in this time cause one notice for each member, so thousands of members that join at
@@ -272,6 +287,8 @@ class GroupNotices:
         """Time at which the rest of the small groups ends at the latest."""
         self._work: Iterator[None] | None = None
         """Notices to be sent in a later round."""
+        self._sent = 0
+        """Number of notices sent in this round."""
 
     def send(self, group_name: str) -> None:
         """Notify all members of a group, except those that read slowly or take no notices."""
@@ -283,19 +300,27 @@ class GroupNotices:
 
     def _begin(self) -> None:
         if self._work is None:
-            self._continue(self._send_all())
+            self._work = self._send_all()
+            self._continue()
 
-    def _continue(self, work: Iterator[None]) -> None:
-        self._work = work
-        until = self._clock.monotonic() + GROUP_NOTICES_SECONDS
+    def _continue(self) -> None:
+        """Send notices until this round has sent enough."""
+        if self._work is None or self._sent >= NOTICES_PER_ROUND:
+            return
         try:
-            for _ in work:
-                if self._clock.monotonic() >= until:
-                    asyncio.get_running_loop().call_soon(self._continue, work)
+            for _ in self._work:
+                if not self._sent:
+                    self._at_end_of_round(self._end_round)
+                self._sent += 1
+                if self._sent >= NOTICES_PER_ROUND:
                     return
         except Exception:  # the client that joins or leaves is answered in any case
             _log.exception("cannot notify the members of a changed group; they rebalance within 20 s")
         self._work = None
+
+    def _end_round(self) -> None:
+        self._sent = 0
+        self._continue()
 
     def _send_all(self) -> Iterator[None]:
         while self._changed:
@@ -351,18 +376,21 @@ def _language(request: Request[Any]) -> str:
 
 def _filter_chars(consumer: ConsumerData) -> int:
     """Return the number of characters in a consumer's SQL92 expressions."""
-    return sum(len(sub.sub_string) for sub in consumer.subscription_data_set if not is_tag_type(sub.expression_type))
+    return sum([len(one.sub_string) for one in consumer.subscription_data_set if not is_tag_type(one.expression_type)])
 
 
 def _is_short(data: HeartbeatData) -> bool:
     """Return whether a heartbeat is handled in a fraction of a millisecond: few groups, and no SQL92 expressions."""
-    consumers = data.consumer_data_set
-    return len(consumers) + len(data.producer_data_set) <= SHORT_HEARTBEAT_GROUPS and not any(
-        map(_filter_chars, consumers)
-    )
+    if len(data.consumer_data_set) + len(data.producer_data_set) > SHORT_HEARTBEAT_GROUPS:
+        return False
+    for consumer in data.consumer_data_set:
+        for subscription in consumer.subscription_data_set:
+            if subscription.sub_string and not is_tag_type(subscription.expression_type):
+                return False
+    return True
 
 
-def _find_fault(data: HeartbeatData, clients: ClientRegistry) -> str | None:
+def _find_fault(data: HeartbeatData, known: Sequence[bool], clients: ClientRegistry) -> str | None:
     """Return why a heartbeat is refused, or ``None`` if it is accepted. What other members have sent is not checked
     again.
     """
@@ -374,10 +402,8 @@ def _find_fault(data: HeartbeatData, clients: ClientRegistry) -> str | None:
         wrong = None if producer.group_name in clients.producers.groups else check_group(producer.group_name)
         if wrong is not None:
             return wrong
-    filter_chars = 0
-    for consumer in data.consumer_data_set:
-        if clients.consumers.repeats(consumer):
-            filter_chars += _filter_chars(consumer)
+    for consumer, is_known in zip(data.consumer_data_set, known, strict=True):
+        if is_known:
             continue
         wrong = check_group(consumer.group_name)
         if wrong is not None:
@@ -394,7 +420,4 @@ def _find_fault(data: HeartbeatData, clients: ClientRegistry) -> str | None:
             expression_chars = len(subscription.sub_string)
             if max(expression_chars, selection_chars(subscription) - expression_chars) > MAX_SUBSCRIPTION_CHARS:
                 return f"a subscription may have at most {MAX_SUBSCRIPTION_CHARS} characters"
-        filter_chars += _filter_chars(consumer)
-    if filter_chars > MAX_HEARTBEAT_FILTER_CHARS:
-        return f"the SQL92 expressions in a heartbeat may have at most {MAX_HEARTBEAT_FILTER_CHARS} characters"
     return None

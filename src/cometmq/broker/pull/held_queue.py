@@ -33,14 +33,15 @@ class HeldPull(msgspec.Struct, eq=False):
     queue: HeldQueue | None = None
     group: SameFilterPulls | None = None
     """The queue for which the pull is waiting, and the pull's group there."""
+    chars: int = 0
+    """Length of the texts that are kept in memory while the pull waits."""
 
-    @property
-    def chars(self) -> int:
-        """Return the length of the texts that are kept in memory while the pull waits."""
-        request = self.request
-        header = request.header
-        texts = (header.topic, header.consumer_group, header.subscription, header.expression_type, request.language)
-        return sum(len(text) for text in texts if isinstance(text, str))
+
+def kept_chars(request: Request[PullMessageRequestHeader]) -> int:
+    """Return the length of the texts that are kept in memory while a pull waits."""
+    header, language = request.header, request.language
+    chars = len(header.topic) + len(header.consumer_group) + len(header.subscription or "")
+    return chars + len(header.expression_type or "") + (len(language) if isinstance(language, str) else 0)
 
 
 class SameFilterPulls(msgspec.Struct, eq=False):

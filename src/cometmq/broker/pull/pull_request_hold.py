@@ -24,7 +24,7 @@ from cometmq.broker.limits import (
     MAX_HELD_PULLS,
     MAX_HELD_PULLS_OF_CONNECTION,
 )
-from cometmq.broker.pull.held_queue import HeldPull, HeldQueue, SameFilterPulls
+from cometmq.broker.pull.held_queue import HeldPull, HeldQueue, SameFilterPulls, kept_chars
 from cometmq.periodic import Alarm
 from cometmq.remoting.headers import PullMessageRequestHeader
 from cometmq.remoting.processors import Response
@@ -110,7 +110,7 @@ class PullRequestHoldService:
         if waiting is None:
             waiting = HeldQueue((header.topic, header.queue_id))
         group = waiting.group(pull, end)
-        chars = pull.chars
+        chars = pull.chars = kept_chars(pull.request)
         if self._chars + chars + (0 if group.pulls else group.chars) > MAX_HELD_PULL_CHARS:
             return False
         if held is None:

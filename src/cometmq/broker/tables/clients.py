@@ -96,19 +96,21 @@ class ConsumerManager:
         """Return the groups that currently subscribe to a topic (``queryTopicConsumeByWho``)."""
         return {name for name, group in self._groups.items() if topic in group.subscriptions}
 
-    def repeats(self, data: ConsumerData) -> bool:
-        """Return whether a heartbeat contains only what other members of its group have sent."""
-        group = self._groups.get(data.group_name)
-        return group is not None and group.repeats(data)
+    def known(self, consumers: Iterable[ConsumerData]) -> list[bool]:
+        """Return for each consumer in a heartbeat whether it contains only what other members have sent."""
+        return [(group := self._groups.get(one.group_name)) is not None and group.repeats(one) for one in consumers]
 
-    def has_room(self, consumers: Iterable[ConsumerData], connection: ServerConnection) -> bool:
-        """Return whether the limits allow all consumers in a heartbeat."""
+    def has_room(self, consumers: Iterable[ConsumerData], known: Iterable[bool], connection: ServerConnection) -> bool:
+        """Return whether the limits allow all consumers in a heartbeat.
+
+        :param known: the result of :meth:`known`, or False for each consumer.
+        """
         groups = members = chars = 0
-        for data in consumers:
+        for data, is_known in zip(consumers, known, strict=True):
             group = self._groups.get(data.group_name)
             groups += group is None
             members += group is None or connection not in group.channels
-            if group is not None and group.has_applied(data.subscription_data_set):
+            if is_known or (group is not None and group.has_applied(data.subscription_data_set)):
                 continue
             chars += sum(map(subscription_chars, data.subscription_data_set))
             chars -= 0 if group is None else group.subscription_chars
@@ -125,23 +127,34 @@ class ConsumerManager:
             group = self._groups[data.group_name] = ConsumerGroup(
                 data.group_name, data.consume_type, data.message_model, data.consume_from_where, {}, {}
             )
-        before = group.channels.get(channel.connection)
-        joined = before is None
-        self._beats.enter(channel, before)
         subscribed = False
         if not group.repeats(data):
-            if len(group.channels) > (not joined):  # the group has other members
+            if len(group.channels) > (channel.connection in group.channels):  # the group has other members
                 _warn_of_contradiction(group, data)
             group.consume_type = data.consume_type
             group.message_model = data.message_model
             group.consume_from_where = data.consume_from_where
             subscribed = not group.has_applied(data.subscription_data_set) and self._subscribe(group, data)
-        self._members += joined
-        group.channels[channel.connection] = channel
-        self._names_of.add(channel.connection, data.group_name)
-        if joined:
-            _notify_listeners(self.on_move, data.group_name, channel, True)
-        if subscribed or joined:
+        self._join(group, channel, subscribed=subscribed)
+
+    def join(self, group_name: str, channel: ClientChannel) -> None:
+        """Add or refresh a consumer that is :meth:`known`."""
+        self._join(self._groups[group_name], channel, subscribed=False)
+
+    def _join(self, group: ConsumerGroup, channel: ClientChannel, *, subscribed: bool) -> None:
+        """Set a member's last heartbeat.
+
+        :param subscribed: true if the heartbeat has changed the group's topics.
+        """
+        connection = channel.connection
+        before = group.channels.get(connection)
+        group.channels[connection] = channel
+        self._beats.enter(channel, before)
+        if before is None:
+            self._members += 1
+            self._names_of.add(connection, group.name)
+            _notify_listeners(self.on_move, group.name, channel, True)
+        if subscribed or before is None:
             self._changed(group)
 
     def _subscribe(self, group: ConsumerGroup, data: ConsumerData) -> bool:
@@ -349,12 +362,12 @@ class ClientRegistry:
                 manager.renew(name, before, after)
         return bool(renewed)
 
-    def has_room(self, data: HeartbeatData, connection: ServerConnection) -> bool:
-        """Return whether the limits allow all clients in a heartbeat."""
+    def has_room(self, data: HeartbeatData, known: Iterable[bool], connection: ServerConnection) -> bool:
+        """Return whether the limits allow all clients in a heartbeat; see :meth:`ConsumerManager.has_room`."""
         producers, consumers = data.producer_data_set, data.consumer_data_set
         return (
             not producers or self.producers.has_room((producer.group_name for producer in producers), connection)
-        ) and (not consumers or self.consumers.has_room(consumers, connection))
+        ) and (not consumers or self.consumers.has_room(consumers, known, connection))
 
     def is_stranger(self, connection: ServerConnection, group_name: str, client_id: str) -> bool:
         """Return whether a connection has sent heartbeats, but none for this member of the consumer group.

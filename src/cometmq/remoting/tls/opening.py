@@ -8,14 +8,15 @@ bytes directly, so that a plain connection costs only one more comparison.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
 
-from cometmq.clock import Clock
+from cometmq.clock import Clock, TimerHandle
 from cometmq.limits import HANDSHAKE_SECONDS
-from cometmq.periodic import Deadline, Deadlines
+from cometmq.periodic import Alarm
 from cometmq.remoting.connections.accepted import NO_DESCRIPTOR, Accepted, open_transport
 from cometmq.remoting.connections.listener import close_all
 from cometmq.remoting.tls.server import ServerTls
@@ -31,6 +32,8 @@ OPENED_IN_A_SECOND: Final = 5_000
 """Number of accepted sockets that are opened in a second if rounds are long: clients that are served already do not
 keep the others waiting.
 """
+ABORTED_AT_ONCE: Final = 64
+"""Maximum number of silent connections that are aborted in one round of the event loop."""
 _TLS_HANDSHAKE: Final = 0x16
 """The first byte of a TLS connection, which is the record type."""
 
@@ -51,13 +54,15 @@ class OpeningConnections:
         self.tls: Final = tls
         self.clock: Final = clock
         self.silence_s: Final = silence_s
-        self.deadlines: Final = Deadlines(clock=clock)
-        """Ends the connections that are silent for too long."""
         self._unopened: deque[Accepted] = deque()
         """Accepted sockets that wait for their transport, the oldest first."""
         self._opened_at = 0.0
         """Time at which sockets were last opened, in monotonic seconds."""
-        self._open: dict[_Opening, None] = {}
+        self._open: dict[_Opening, float] = {}
+        """Connections that must send something, those that wait longest first, and the ends of their waits in monotonic
+        seconds.
+        """
+        self._next_end: Final = Alarm(self._abort_silent, clock=clock)
         self._ending: set[_Opening] = set()
         """Aborted connections whose sockets are still open."""
 
@@ -90,7 +95,25 @@ class OpeningConnections:
         except OSError as error:  # the client has already disconnected
             log.info("a connection could not be opened: %s", error)
         else:
-            self._open[opening] = None
+            self.waits(opening)
+
+    def waits(self, opening: _Opening) -> None:
+        """Wait for the next bytes of a connection, which is aborted if it is silent for too long."""
+        self._open.pop(opening, None)
+        self._open[opening] = self.clock.monotonic() + self.silence_s
+        if not self._next_end.is_set:
+            self._next_end.after(self.silence_s)
+
+    def _abort_silent(self) -> None:
+        """Abort some of the connections that have been silent for too long."""
+        now = self.clock.monotonic()
+        for opening, ends in list(itertools.islice(self._open.items(), ABORTED_AT_ONCE)):
+            if ends > now:
+                self._next_end.after(ends - now)
+                return
+            opening.abort()
+        if self._open:
+            asyncio.get_running_loop().call_soon(self._abort_silent)
 
     def gone(self, opening: _Opening) -> None:
         """Remove a connection that has ended or has been passed to its protocol."""
@@ -112,6 +135,7 @@ class OpeningConnections:
 
     def abort(self) -> None:
         """Abort all connections."""
+        self._next_end.cancel()
         self._close_unopened()
         for opening in list(self._open):
             opening.abort()
@@ -129,13 +153,13 @@ class OpeningConnections:
 class _Opening(asyncio.Protocol):
     """A connection whose protocol is not yet known."""
 
-    __slots__ = ("_deadline", "_descriptor", "_is_aborted", "_owner", "_transport")
+    __slots__ = ("_descriptor", "_handshake_ends", "_is_aborted", "_owner", "_transport")
 
     def __init__(self, owner: OpeningConnections, descriptor: int) -> None:
         self._owner = owner
         self._descriptor = descriptor
         self._transport: asyncio.Transport | None = None
-        self._deadline: Deadline | None = None
+        self._handshake_ends: TimerHandle | None = None
         self._is_aborted = False
         """True if the connection ends as soon as it has a transport."""
 
@@ -145,8 +169,9 @@ class _Opening(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         if self._is_aborted:
             self._transport.abort()
-        else:
-            self._abort_after(self._owner.silence_s)
+        elif self._handshake_ends is not None:
+            self._end_handshake()
+            self._owner.waits(self)
 
     def data_received(self, data: bytes) -> None:
         """Detect TLS or plain text from the first bytes."""
@@ -156,7 +181,7 @@ class _Opening(asyncio.Protocol):
             self._hand_over(data, NO_DESCRIPTOR)
         elif data[0] == _TLS_HANDSHAKE:
             if owner.tls.accepts_tls:
-                self._abort_after(HANDSHAKE_SECONDS)
+                self._handshake_ends = owner.clock.call_later(HANDSHAKE_SECONDS, self.abort)
                 TlsTransport(transport, self, owner.tls, owner.clock).start(data)
             else:
                 self._refuse("it uses TLS (tls.server.mode=disabled)")
@@ -191,7 +216,7 @@ class _Opening(asyncio.Protocol):
 
     def abort(self) -> None:
         """Abort the connection."""
-        self._cancel_deadline()
+        self._end_handshake()
         self._is_aborted = True
         self._owner.ends(self)
         if self._transport is not None:
@@ -203,15 +228,11 @@ class _Opening(asyncio.Protocol):
         log.warning("closing a connection from %s: %s", peer[0] if peer else "a disconnected client", why)
         self.abort()
 
-    def _abort_after(self, seconds: float) -> None:
-        self._cancel_deadline()
-        self._deadline = self._owner.deadlines.after(seconds, self.abort)
-
-    def _cancel_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
+    def _end_handshake(self) -> None:
+        if self._handshake_ends is not None:
+            self._handshake_ends.cancel()
 
     def forget(self) -> None:
         """Remove the connection, which has ended or has its protocol."""
-        self._cancel_deadline()
+        self._end_handshake()
         self._owner.gone(self)
