@@ -215,6 +215,7 @@ impl PlainSends {
         let common = common.strip_suffix(SEPARATOR).unwrap_or(common);
         if fields.sys_flag & (TRANSACTION | COMPRESSED) != 0
             || properties.is_half
+            || properties.is_lite()
             || common.contains(PRODUCER_SEQUENCE)
         {
             return None;

@@ -43,7 +43,7 @@ impl<'a> Piece<'a> {
             return None;
         }
         let properties = Properties::read(std::str::from_utf8(properties).ok()?)?;
-        if properties.is_half {
+        if properties.is_half || properties.is_lite() {
             return None;
         }
         let piece = Piece {
