@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import time
 from urllib.parse import quote
 
 import pytest
 from tests.console.test_messages import first_message
 from tests.helpers.consoles import Page, Surfer
+from tests.helpers.pace import slowness_of_thread
 
+from cometmq.console.bodies import best_form, body_as
 from cometmq.message.message import Message
 from cometmq.testing.sync import SyncCluster
 
@@ -78,6 +81,22 @@ def test_a_deep_json_body_is_shown_as_text(surfer: Surfer, cluster: SyncCluster)
     cluster.create_topic("deep", 1)
     cluster.send(Message("deep", b"[" * 100_000 + b"]" * 100_000))
     assert surfer.get(first_message(surfer, "topic=deep") + "?as=json").status == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [(b"[" * 900 + b"]" * 900 + b",") * 140, b'{"a":[]},' * 29_000, b"[]," * 80_000, b"1," * 120_000],
+    ids=["nested lists", "objects", "empty lists", "numbers"],
+)
+def test_a_json_body_of_small_values_is_shown_as_text(body: bytes) -> None:
+    """Nested lists took hundreds of milliseconds and megabytes of blanks."""
+    body = b"[" + body + b"1]"
+    began = time.thread_time()
+    form = best_form(body)
+    shown = body_as(body, "json")
+    took_s = time.thread_time() - began
+    assert (form, shown.form, shown.text) == ("text", "text", body.decode())
+    assert took_s < 0.05 or took_s < 0.05 * slowness_of_thread()
 
 
 def test_odd_addresses_get_an_answer(surfer: Surfer) -> None:

@@ -220,6 +220,8 @@ def heartbeats(salt: int) -> Frames:
         *bodies(34)(0),
         heartbeat(producerDataSet=[{"groupName": name} for name in names(1_000, 100)]),
         heartbeat(consumerDataSet=[subscribed(f"s{salt}", topics)] * 5),
+        heartbeat(consumerDataSet=[subscribed(f"m{salt}", [{"topic": ""}] * 60_000)]),
+        heartbeat(consumerDataSet=[{"groupName": ""}] * 50_000),
         heartbeat(consumerDataSet=[subscribed(f"f{salt}", filters)]),
         heartbeat(consumerDataSet=[subscribed(f"t{salt}-{n}", tags) for n in range(10)]),
         heartbeat(consumerDataSet=[{"groupName": name} for name in names(100, 100)]),

@@ -232,6 +232,8 @@ MAX_HEARTBEAT_GROUPS: Final = 1_000
 """Maximum number of groups in a heartbeat, and of topics in a group; each adds an entry to a configuration file."""
 MAX_HEARTBEAT_BYTES: Final = 1024 * 1024
 """Maximum size of the body of a heartbeat, enough for 4,000 subscriptions of 250 bytes."""
+MAX_HEARTBEAT_OBJECTS: Final = 10_000
+"""Maximum number of groups and subscriptions in a heartbeat, which limits the time of decoding it (about 10 ms)."""
 MAX_CHECK_CLIENT_BYTES: Final = 128 * 1024
 """Maximum size of the body of CHECK_CLIENT_CONFIG (46), enough for the longest subscription with every character
 escaped.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cometmq.errors import CometMQError
+from cometmq.json_size import is_small_json
 
 SHOWN_BYTES: Final = 256 * 1024
 """Maximum length of the part of a body that a page shows. The complete body can be downloaded."""
@@ -31,14 +32,7 @@ def best_form(body: bytes) -> str:
         text = body.decode()
     except UnicodeDecodeError:
         return "hex"
-    stripped = text.strip()
-    if stripped[:1] in ("{", "[") and len(body) <= SHOWN_BYTES:
-        try:
-            json.loads(stripped)
-        except (ValueError, RecursionError):
-            return "text"
-        return "json"
-    return "text"
+    return "text" if text.strip()[:1] not in ("{", "[") or _json(body, text) is None else "json"
 
 
 def body_as(body: bytes, form: str) -> Shown:
@@ -46,12 +40,20 @@ def body_as(body: bytes, form: str) -> Shown:
     if form == "hex":
         return Shown("hex", hexadecimal(body[:_HEX_BYTES]), len(body) <= _HEX_BYTES)
     text = body[:SHOWN_BYTES].decode(errors="replace")
-    if form == "json" and len(body) <= SHOWN_BYTES:
-        try:
-            return Shown("json", json.dumps(json.loads(text), indent=2, ensure_ascii=False), is_whole=True)
-        except (ValueError, RecursionError):
-            pass
+    parsed = _json(body, text) if form == "json" else None
+    if parsed is not None:
+        return Shown("json", json.dumps(parsed[0], indent=2, ensure_ascii=False), is_whole=True)
     return Shown("text", text, len(body) <= SHOWN_BYTES)
+
+
+def _json(body: bytes, text: str) -> tuple[Any] | None:
+    """Return the parsed body, or ``None`` if it is too large or no JSON."""
+    if len(body) > SHOWN_BYTES or not is_small_json(body):
+        return None
+    try:
+        return (json.loads(text),)
+    except ValueError:
+        return None
 
 
 def hexadecimal(body: bytes) -> str:

@@ -1,5 +1,5 @@
-"""Limits the size of HTTP requests' bodies, of each and of all together: ASGI middleware of the console and of the MCP
-server.
+"""Limits HTTP requests' bodies: the size of each and of all together, and the values of JSON. ASGI middleware of the
+console and of the MCP server.
 """
 
 from __future__ import annotations
@@ -7,6 +7,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final
+
+from cometmq.json_size import MAX_JSON_DEPTH, MAX_JSON_VALUES, is_small_json
 
 _Message = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Message]]
@@ -40,12 +42,21 @@ class RequestBodies:
 
     :param most_of_one: returns the maximum number of bytes of a request's body, given the request's headers.
     :param most_of_all: maximum number of bytes in all bodies.
+    :param is_json: all bodies are JSON, which must be small enough to be parsed (:mod:`cometmq.json_size`).
     """
 
-    def __init__(self, app: _App, most_of_one: Callable[[Mapping[bytes, bytes]], int], most_of_all: int) -> None:
+    def __init__(
+        self,
+        app: _App,
+        most_of_one: Callable[[Mapping[bytes, bytes]], int],
+        most_of_all: int,
+        *,
+        is_json: bool = False,
+    ) -> None:
         self._app = app
         self._most_of_one = most_of_one
         self._most_of_all = most_of_all
+        self._is_json = is_json
         self._arriving: set[_Body] = set()
         self._bytes = 0
 
@@ -70,7 +81,7 @@ class RequestBodies:
         try:
             if declared > most:
                 raise _too_large(most)
-            await self._app(scope, counted, send)
+            await self._app(scope, await _read_json(counted) if self._is_json else counted, send)
         except _RefusedError as refused:
             self._forget(body)
             if not body.is_complete and declared <= self._most_of_all:
@@ -119,6 +130,31 @@ class RequestBodies:
         self._arriving.discard(body)
         self._bytes -= body.bytes
         body.bytes = 0
+
+
+async def _read_json(receive: _Receive) -> _Receive:
+    """Read a whole body of JSON and check it; return a function that passes it on."""
+    parts, message = [], await receive()
+    while message["type"] == "http.request" and message.get("more_body", False):
+        parts.append(message.get("body", b""))
+        message = await receive()
+    first: _Message | None = message
+    if message["type"] == "http.request":
+        body = b"".join((*parts, message.get("body", b"")))
+        if not is_small_json(body):
+            raise _RefusedError(
+                413,
+                f"the JSON of this request has at most {MAX_JSON_VALUES:,} values and {MAX_JSON_DEPTH} levels of "
+                "nesting\n",
+            )
+        first = {"type": "http.request", "body": body, "more_body": False}
+
+    async def pass_on() -> _Message:
+        nonlocal first
+        passed, first = first, None
+        return await receive() if passed is None else passed
+
+    return pass_on
 
 
 def _too_large(most: int) -> _RefusedError:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import httpx2
+from tests.helpers.pace import slowness_of_processor
 from tests.integrations.mcp.test_processes import INITIALIZE, INITIALIZED, served
 
 from cometmq.testing import Cluster
@@ -49,6 +51,44 @@ async def test_a_session_cannot_be_opened_with_a_large_request(tmp_path: Path) -
         long = INITIALIZE.replace(b"claude-ai", b"x" * 70_000)
         assert (await http.post(url, content=long, headers=headers)).status_code == 413
         assert (await http.post(url, content=INITIALIZE, headers=headers)).status_code == 200
+
+
+BOMBS = {
+    "empty lists": b"[" + b"[]," * 1_390_000 + b"1]",
+    "nested lists": b"[" + (b"[" * 100 + b"]" * 100 + b",") * 20_000 + b"1]",
+    "empty texts": b"[" + b'"",' * 1_390_000 + b"1]",
+    "numbers": b"[" + b"1," * 2_000_000 + b"1]",
+}
+"""Values of arguments, within the largest request."""
+
+
+async def test_small_values_without_number_do_not_stop_the_server(tmp_path: Path) -> None:
+    """Bytes are no limit of the time: four megabytes of empty lists took two seconds."""
+    async with Cluster() as cluster, served(cluster, tmp_path) as (url, token):
+        accept = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+        async with httpx2.AsyncClient(headers={**accept, "Authorization": f"Bearer {token}"}, timeout=60) as http:
+            opened = await http.post(url, content=INITIALIZE)
+            session = {"mcp-session-id": opened.headers["mcp-session-id"], "mcp-protocol-version": "2025-06-18"}
+            await http.post(url, content=INITIALIZED, headers=session)
+            process = _process_of(tmp_path)
+            for name, value in BOMBS.items():
+                arguments = b'{"filter":"x","more":' + value + b"}"
+                call = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"rmq_topic_list","arguments":'
+                began = _processor_s(process)
+                answer = await http.post(url, content=call + arguments + b"}}", headers=session)
+                took_s = _processor_s(process) - began
+                assert answer.status_code == 413, name
+                assert "10,000 values" in answer.text
+                assert took_s < 0.3 or took_s < 0.3 * slowness_of_processor(), name
+            whole = json.dumps({"a": [{"b": "[" * 50_000}]})
+            asked: dict[str, Any] = {"name": "rmq_topic_list", "arguments": {"filter": whole}}
+            call = json.dumps({"jsonrpc": "2.0", "id": 8, "method": "tools/call", "params": asked}).encode()
+            assert (await http.post(url, content=call, headers=session)).status_code == 200
+
+
+def _processor_s(process: Path) -> float:
+    """The processor time of a process, with all threads; much of a request is the receiving of its bytes."""
+    return sum(map(int, (process / "stat").read_text().rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def _process_of(data: Path) -> Path:

@@ -18,6 +18,7 @@ from cometmq.broker.limits import (
     MAX_HEARTBEAT_BYTES,
     MAX_HEARTBEAT_FILTER_CHARS,
     MAX_HEARTBEAT_GROUPS,
+    MAX_HEARTBEAT_OBJECTS,
     MAX_KIND_CHARS,
     MAX_NOTICES_REST_SECONDS,
     MAX_SUBSCRIPTION_CHARS,
@@ -58,8 +59,12 @@ _TOO_LONG_FILTERS: Final = (
 )
 
 
+def _decoded(body: bytes) -> HeartbeatData:
+    return decode_request(HeartbeatData, body, MAX_HEARTBEAT_BYTES, MAX_HEARTBEAT_OBJECTS)
+
+
 def _heartbeat_needs(body: bytes) -> Iterator[Need]:
-    for consumer in decode_request(HeartbeatData, body, MAX_HEARTBEAT_BYTES).consumer_data_set:
+    for consumer in _decoded(body).consumer_data_set:
         yield on_group(consumer.group_name, Action.SUB)
         for subscription in consumer.subscription_data_set:
             yield on_topic(subscription.topic, Action.SUB)
@@ -86,7 +91,7 @@ class ClientManageProcessor:
 
     @answers(
         RequestCode.HEART_BEAT,
-        limits=("MAX_HEARTBEAT_BYTES", "MAX_HEARTBEAT_GROUPS", "MAX_HEARTBEAT_FILTER_CHARS"),
+        limits=("MAX_HEARTBEAT_BYTES", "MAX_HEARTBEAT_OBJECTS", "MAX_HEARTBEAT_GROUPS", "MAX_HEARTBEAT_FILTER_CHARS"),
         permission=needs_of_body(_heartbeat_needs, "each Group and Topic Sub"),
     )
     def heartbeat(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Response | None:
@@ -96,7 +101,7 @@ class ClientManageProcessor:
             steps = self._decode_in_slices(connection, request, body)
         else:
             try:
-                data = decode_request(HeartbeatData, body, MAX_HEARTBEAT_BYTES)
+                data = _decoded(body)
             except BodyError as error:
                 return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
             if self._may_handle_now and _is_short(data):
@@ -145,7 +150,7 @@ class ClientManageProcessor:
 
     def _decode_in_slices(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Steps:
         try:
-            data = decode_request(HeartbeatData, body, MAX_HEARTBEAT_BYTES)
+            data = _decoded(body)
         except BodyError as error:
             return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
         yield

@@ -53,12 +53,12 @@ _ADDS: Final = (LiteSubscriptionAction.PARTIAL_ADD, LiteSubscriptionAction.COMPL
 
 
 def _changes(body: bytes) -> list[LiteSubscriptionDTO]:
-    if body.count(b"{") > _MAX_OBJECTS or body.count(b",") > MAX_LITE_SUBSCRIPTION_VALUES:
+    if body.count(b",") > MAX_LITE_SUBSCRIPTION_VALUES:
         raise BodyError(
-            f"LiteSubscriptionCtlRequestBody: too many values; the maximum is {MAX_LITE_SUBSCRIPTIONS_OF_REQUEST} "
-            f"subscriptions and {MAX_LITE_SUBSCRIPTION_VALUES} commas"
+            f"LiteSubscriptionCtlRequestBody: too many values; the maximum is {MAX_LITE_SUBSCRIPTION_VALUES} commas"
         )
-    return decode_request(LiteSubscriptionCtlRequestBody, body, MAX_LITE_SUBSCRIPTION_BYTES).subscription_set or []
+    kind = LiteSubscriptionCtlRequestBody
+    return decode_request(kind, body, MAX_LITE_SUBSCRIPTION_BYTES, _MAX_OBJECTS).subscription_set or []
 
 
 def _needs(body: bytes) -> Iterator[Need]:

@@ -186,7 +186,7 @@ async def serve_http(
         auth=AuthSettings(issuer_url=address, resource_server_url=None),  # type: ignore[arg-type]
         token_verifier=_Verifier(options.token),
     )
-    app.add_middleware(RequestBodies, most_of_one=_most_bytes, most_of_all=MAX_ALL_REQUESTS_BYTES)
+    app.add_middleware(RequestBodies, most_of_one=_most_bytes, most_of_all=MAX_ALL_REQUESTS_BYTES, is_json=True)
     config = uvicorn.Config(
         app,
         http=_Protocol,
