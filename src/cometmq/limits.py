@@ -82,6 +82,9 @@ round. So other clients wait at most this long for a client that sends a thousan
 ROUND_OF_ALL_SECONDS: Final = 0.01
 """Maximum time for the work of all connections in one round of a server; the other connections continue in the next
 round."""
+ROUND_OF_ALL_BYTES: Final = 8 * 1024 * 1024
+"""Number of bytes of responses after which the other connections continue in the next round of a server, since writing
+them takes longer (about 1 ms per MB) than finding them in the log."""
 LATE_SECONDS: Final = 0.005
 """If one request exceeds ROUND_SECONDS by this time, the other connections with bytes that arrived in the meantime
 go first.

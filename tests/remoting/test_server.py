@@ -14,9 +14,9 @@ from typing import Any, cast
 import pytest
 from tests.helpers.request_hooks import add_hooks
 from tests.helpers.waiting import until
-from tests.remoting.serving import Raw, Service, max_offset
+from tests.remoting.serving import BIG, Raw, Service, max_offset
 
-from cometmq.limits import MAX_REMARK_CHARS, ROUND_OF_ALL_SECONDS, ROUND_SECONDS
+from cometmq.limits import MAX_REMARK_CHARS, ROUND_OF_ALL_BYTES, ROUND_OF_ALL_SECONDS, ROUND_SECONDS
 from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.frame import ROCKETMQ
 from cometmq.remoting.headers import NoHeader
@@ -205,6 +205,25 @@ async def test_many_clients_that_ask_a_lot_share_the_time_of_a_round_and_none_is
     assert max(lasting) <= ROUND_OF_ALL_SECONDS + 2 * ROUND_SECONDS
     last = {conn: len(service.worked) - service.worked[::-1].index(conn) for conn in service.worked}
     assert min(last.values()) > 40 * 30, "all end in the second half"
+    for raw in raws:
+        await raw.close()
+
+
+async def test_clients_that_get_a_lot_share_the_bytes_of_a_round_and_none_is_left_out(service: Service) -> None:
+    """Finding a megabyte in the log takes microseconds, but writing it to a socket a millisecond."""
+    raws = [await Raw.connect(service) for _ in range(60)]
+    written: list[int] = []
+    note_bytes = lambda: written.append(sum(one._out_bytes for one in service.server.connections))  # noqa: E731
+    service.server.end_of_round = (*service.server.end_of_round, note_bytes)
+    for raw in raws:
+        raw.writer.write(b"".join(RemotingCommand(code=32, opaque=n).encode() for n in range(2)))
+
+    async def read(raw: Raw) -> None:
+        assert [answer.opaque for answer in [await raw.next() for _ in range(2)] if answer] == [0, 1]
+
+    await asyncio.gather(*map(read, raws))
+    assert sum(written) > 120 * len(BIG)
+    assert max(written) < ROUND_OF_ALL_BYTES + 2 * len(BIG) + 1_000
     for raw in raws:
         await raw.close()
 

@@ -22,6 +22,7 @@ from cometmq.limits import (
     FRAME_SECONDS,
     MAX_CONNECTIONS,
     MAX_POSTPONED_BYTES,
+    ROUND_OF_ALL_BYTES,
     ROUND_OF_ALL_SECONDS,
     SERVER_IDLE_SECONDS,
 )
@@ -171,6 +172,8 @@ class RemotingServer:
         """Functions to call once, at the end of this round."""
         self.round_is_scheduled = False
         """True from the first request in a round until the end of the round."""
+        self.round_bytes = 0
+        """Size in bytes of the responses that are queued in this round."""
         self._round_ends = 0.0
         """Monotonic time after which further connections wait for the next round."""
         self._sweeps = Periodic("closing silent connections", _SWEEP_SECONDS, self._sweep, clock=clock)
@@ -311,20 +314,19 @@ class RemotingServer:
 
     @property
     def round_is_over(self) -> bool:
-        """Return whether the connections have used up the time of the current round."""
-        return self.round_is_scheduled and self.clock.monotonic() >= self._round_ends
+        """Return whether the connections have used up the time or the bytes of the current round."""
+        is_over = self.round_bytes >= ROUND_OF_ALL_BYTES or self.clock.monotonic() >= self._round_ends
+        return self.round_is_scheduled and is_over
 
     def _end_round(self) -> None:
         self.round_is_scheduled = False
         for end in self.end_of_round:
             end()
-        if self._at_end:
-            works, self._at_end = self._at_end, []
-            for work in works:
-                work()
-        dirty = self._dirty
+        works, self._at_end = self._at_end, []
+        for work in works:
+            work()
+        dirty, self._dirty, self.round_bytes = self._dirty, [], 0
         if dirty:
-            self._dirty = []
             for connection in dirty:
                 connection.flush()
             self.unsent.end_round()

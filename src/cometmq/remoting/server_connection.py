@@ -349,10 +349,12 @@ class ServerConnection(asyncio.Protocol):
             self._server.wrote(self)
         if len(chunks) == 1:
             self._out.append(chunks[0])
-            self._out_bytes += len(chunks[0])
+            size = len(chunks[0])
         else:
             self._out += chunks
-            self._out_bytes += sum(map(len, chunks))
+            size = sum(map(len, chunks))
+        self._out_bytes += size
+        self._server.round_bytes += size
 
     def write_last(self, data: bytes, _count: int = 1) -> None:
         """Write the last responses of a round; this is faster than :meth:`write` if nothing else is queued."""

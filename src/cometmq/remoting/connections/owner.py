@@ -17,6 +17,7 @@ class ConnectionOwner(Protocol):
     """The part of the server that connections use."""
 
     unfinished_bytes: int
+    round_bytes: int
     clock: Clock
     new_taker: NewTaker | None
     listener: str
@@ -28,7 +29,7 @@ class ConnectionOwner(Protocol):
 
     @property
     def round_is_over(self) -> bool:
-        """Return whether the connections have used up the time of the current round."""
+        """Return whether the connections have used up the time or the bytes of the current round."""
 
     @property
     def round_is_scheduled(self) -> bool:
