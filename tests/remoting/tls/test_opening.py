@@ -58,6 +58,22 @@ async def test_many_accepted_sockets_are_opened_some_in_each_round(clock: Virtua
     close(pairs)
 
 
+async def test_a_socket_that_no_transport_takes_does_not_keep_those_behind_it_waiting(clock: VirtualClock) -> None:
+    """The loop refuses it with a ``ValueError``; without another round, the port would accept and never answer."""
+    openings = OpeningConnections(silent, ServerTls(TlsOptions()), clock=clock, silence_s=10)
+    odd, client = socket.socketpair(type=socket.SOCK_DGRAM)
+    pairs = [socket.socketpair() for _ in range(2 * OPENED_AT_ONCE)]
+    for accepted in (odd, *(accepted for accepted, _ in pairs)):
+        accepted.setblocking(False)
+        openings.accept(accepted)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (odd.fileno(), len(openings._open)) == (-1, len(pairs))
+    client.close()
+    await openings.stop()
+    close(pairs)
+
+
 async def test_more_sockets_are_opened_in_a_round_after_long_rounds(clock: VirtualClock) -> None:
     """Clients that are there already, and send as much as they can, do not keep others waiting for many rounds."""
     openings = OpeningConnections(silent, ServerTls(TlsOptions()), clock=clock, silence_s=10)

@@ -94,6 +94,8 @@ class OpeningConnections:
             open_transport(loop, sock, opening, opening.forget)
         except OSError as error:  # the client has already disconnected
             log.info("a connection could not be opened: %s", error)
+        except Exception:  # those behind it are opened in any case
+            log.exception("a connection could not be opened")
         else:
             self.waits(opening)
 
