@@ -39,6 +39,8 @@ class LifeTimeMachine(BrokerMachine):
         self.acked: set[bytes] = set()
 
     async def connected(self) -> Popper:
+        if self.wire is not None and self.wire.reader.at_eof():  # it was idle for two minutes
+            await self.leave()
         if self.wire is None:
             self.wire = Wire(*await asyncio.open_connection("127.0.0.1", self.running.server.port))
         return Popper(self.wire, self.clock, POPPERS)
