@@ -1,18 +1,30 @@
 //! Stored records: those of a pull, found by their units and copied out of a log file at once; and where their parts are.
 
 use cometmq_codec::layout::{self, Bytes};
-use cometmq_codec::units::{find, Most, Segment};
+use cometmq_codec::units::{find, Found, Most, Queue, Segment};
 use pyo3::buffer::{PyBuffer, ReadOnlyCell};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedStr;
 use pyo3::types::PyBytes;
 use std::ops::Range;
 
-/// Records as `(bytes, messages, units looked at, log offset of the last unit)`.
-type Records<'py> = (Bound<'py, PyBytes>, usize, usize, i64);
+/// Records as `(their bytes if they were copied, otherwise begin and end of each run in the file, messages, bytes, units
+/// looked at, log offset of the last unit)`.
+type Records<'py> = (
+    Option<Bound<'py, PyBytes>>,
+    Vec<(usize, usize)>,
+    usize,
+    usize,
+    usize,
+    i64,
+);
 
-/// Copy the records that units lead to out of a log file; None when they do not all lie in it, or are large.
+/// Find the records of units in a log file, and copy them if they are not large; None when they do not all lie in it, or a
+/// unit does not lead to its record.
 ///
 /// :param units: bytes of queue units; ``codes``: the wanted tags codes, None for all.
+/// :param queue: topic, queue id, the queue offset of the first unit, and the offset from which on units are known to lead
+///     to their records.
 /// :param segment: the bytes of the file, the log offset of the first, the offset from which on records are there, and
 ///     the offset behind the last that may be read.
 /// :param most: messages, bytes, and bytes that are copied.
@@ -21,6 +33,7 @@ pub fn records<'py>(
     py: Python<'py>,
     units: PyBuffer<u8>,
     codes: Option<Vec<i64>>,
+    queue: (PyBackedStr, i32, i64, i64),
     segment: (PyBuffer<u8>, i64, i64, i64),
     most: (usize, usize, usize),
 ) -> PyResult<Option<Records<'py>>> {
@@ -28,39 +41,59 @@ pub fn records<'py>(
     let Some(log) = log.as_slice(py) else {
         return Ok(None);
     };
-    let end = end.min(base.saturating_add(log.len() as i64));
-    let units = units.to_vec(py)?;
+    let (topic, queue_id, offset, known_from) = queue;
     let (messages, bytes, copied_bytes) = most;
     let found = find(
-        &units,
+        &units.to_vec(py)?,
         codes.as_deref(),
-        &Segment { base, low, end },
-        &Most {
-            messages,
-            bytes,
-            copied_bytes,
+        &Queue {
+            topic: topic.as_bytes(),
+            queue_id,
+            offset,
+            known_from,
         },
+        &Segment {
+            log: &Cells(log),
+            base,
+            low,
+            end,
+        },
+        &Most { messages, bytes },
     );
     let Some(found) = found else { return Ok(None) };
-    let copied = PyBytes::new_with(py, found.bytes, |out| {
-        let mut at = 0;
-        for (begin, length) in &found.places {
-            for (byte, cell) in out[at..at + length]
-                .iter_mut()
-                .zip(&log[*begin..begin + length])
-            {
-                *byte = cell.get();
-            }
-            at += length;
-        }
-        Ok(())
-    })?;
+    let mut runs = Vec::new();
+    let mut bytes = None;
+    if (1..=copied_bytes).contains(&found.bytes) {
+        bytes = Some(copy(py, log, &found)?);
+    } else {
+        runs = found.runs;
+    }
     Ok(Some((
-        copied,
-        found.places.len(),
+        bytes,
+        runs,
+        found.messages,
+        found.bytes,
         found.looked_at,
         found.last,
     )))
+}
+
+fn copy<'py>(
+    py: Python<'py>,
+    log: &[ReadOnlyCell<u8>],
+    found: &Found,
+) -> PyResult<Bound<'py, PyBytes>> {
+    PyBytes::new_with(py, found.bytes, |out| {
+        let mut at = 0;
+        for (begin, end) in &found.runs {
+            let cells = &log[*begin..*end];
+            for (byte, cell) in out[at..at + cells.len()].iter_mut().zip(cells) {
+                *byte = cell.get();
+            }
+            at += cells.len();
+        }
+        Ok(())
+    })
 }
 
 /// A buffer of Python, of which only a few bytes are read.

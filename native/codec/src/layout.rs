@@ -24,6 +24,13 @@ pub trait Bytes {
     fn array<const N: usize>(&self, at: usize) -> Option<[u8; N]>;
     /// Append the bytes of a range, if it is inside.
     fn append_to(&self, out: &mut Vec<u8>, range: Range<usize>) -> Option<()>;
+    /// Whether exactly these bytes are in a range.
+    fn contains(&self, range: Range<usize>, bytes: &[u8]) -> bool {
+        range.len() == bytes.len()
+            && range
+                .zip(bytes)
+                .all(|(at, byte)| self.array(at) == Some([*byte]))
+    }
 }
 
 impl Bytes for [u8] {

@@ -1,14 +1,12 @@
 //! Records of a log that is read again: those that follow on the one before them in their queues, one behind the other.
 
-use super::constants::{queue_unit, MIN_RECORD_BYTES, TRANSACTION_PREPARED};
+use super::constants::{queue_unit, MIN_RECORD_BYTES};
 use super::hash::java_hash;
 use super::properties::StoredProperties;
 use super::stored::Stored;
-use super::units;
+use super::units::{self, NO_QUEUE_OFFSET};
 use std::collections::HashMap;
 
-/// The bit of PREPARED and ROLLBACK: such records have no unit.
-const NO_QUEUE_OFFSET: i32 = TRANSACTION_PREPARED;
 /// A store timestamp is between 0 and this one.
 const LATEST_MS: i64 = 1 << 48;
 /// Units from here on have no place in a file.

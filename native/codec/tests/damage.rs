@@ -13,7 +13,7 @@ use cometmq_codec::request::{EndRequest, SendRequest};
 use cometmq_codec::scan::{Scan, Wanted};
 use cometmq_codec::signature::{are_from, Texts};
 use cometmq_codec::stored::Stored;
-use cometmq_codec::units::{find, Most, Segment};
+use cometmq_codec::units::{find, Most, Queue, Segment};
 use std::collections::HashSet;
 
 const ROUNDS: usize = 300_000;
@@ -166,37 +166,73 @@ fn damaged_frames_are_read_or_left() {
 }
 
 #[test]
-fn damaged_units_lead_nowhere_outside_the_segment() {
+fn damaged_units_and_records_lead_nowhere_outside_the_segment() {
     let mut chance = Chance(0x2545_F491_4F6C_DD1D);
-    let segment = Segment {
-        base: 1 << 30,
-        low: (1 << 30) + 100,
-        end: (1 << 30) + 5_000,
-    };
+    let base = 1 << 30;
+    let mut log = vec![0; 100];
+    let mut sound = Vec::new();
+    for number in 0..7 {
+        let record = Record {
+            body: &[7; 20],
+            queue_id: 3,
+            flag: 0,
+            sys_flag: 0,
+            born_timestamp: 1,
+            born_host: &[0; 8],
+            store_timestamp: 1,
+            store_host: &[0; 8],
+            reconsume_times: 0,
+            prepared_transaction_offset: 0,
+            topic: b"\x01T",
+        };
+        let begin = base + log.len() as i64;
+        let size = record.size(3) as i32;
+        record.write(size, 5 + number, begin, 3, &mut log);
+        log.extend_from_slice(b"a\x01b");
+        cometmq_codec::units::write(begin, size, number, &mut sound);
+    }
+    let (low, end) = (base + 100, base + log.len() as i64);
+    let mut taken = [0, 0];
     for _ in 0..ROUNDS / 10 {
-        let mut units = Vec::new();
-        for at in 0..chance.below(8) as i64 {
-            units.extend_from_slice(&(segment.base + 100 + at * 90).to_be_bytes());
-            units.extend_from_slice(&90i32.to_be_bytes());
-            units.extend_from_slice(&at.to_be_bytes());
+        let (mut units, mut log) = (sound.clone(), log.clone());
+        units.truncate(chance.below(8) * 20);
+        for data in [&mut units, &mut log] {
+            if !data.is_empty() && chance.below(2) == 0 {
+                let at = chance.below(data.len());
+                data[at] = chance.below(256) as u8;
+            }
         }
-        if !units.is_empty() {
-            let at = chance.below(units.len());
-            units[at] = chance.below(256) as u8;
-        }
+        log.truncate(log.len() - chance.below(2) * chance.below(150));
+        let known_from = chance.below(14) as i64;
+        let queue = Queue {
+            topic: b"T",
+            queue_id: 3,
+            offset: 5,
+            known_from,
+        };
+        let segment = Segment {
+            log: &log[..],
+            base,
+            low,
+            end,
+        };
         let most = Most {
             messages: chance.below(10),
             bytes: chance.below(1_000),
-            copied_bytes: 4_000,
         };
-        if let Some(found) = find(&units, None, &segment, &most) {
+        let found = find(&units, None, &queue, &segment, &most);
+        taken[usize::from(found.is_some())] += 1;
+        if let Some(found) = found {
             assert!(found
-                .places
+                .runs
                 .iter()
-                .all(|(begin, size)| *begin >= 100 && begin + size <= 5_000));
-            assert!(found.looked_at * 20 <= units.len());
+                .all(|(begin, end)| *begin >= 100 && begin < end && *end <= log.len()));
+            let bytes: usize = found.runs.iter().map(|(begin, end)| end - begin).sum();
+            assert_eq!(bytes, found.bytes);
+            assert!(found.looked_at * 20 <= units.len() && found.messages <= most.messages);
         }
     }
+    assert!(taken.iter().all(|count| *count > ROUNDS / 100));
 }
 
 #[test]

@@ -105,8 +105,8 @@ def get_message(
     if max_messages < 1:
         max_messages = 1
     by_codes = predicate is None or tag_codes is not None
-    if CORE is not None and by_codes and choose is None and offset >= queue.known_from:
-        found = _copied(log, queue, offset, max_messages, tag_codes, max_bytes)
+    if CORE is not None and by_codes and choose is None:
+        found = _by_core(log, queue, offset, max_messages, tag_codes, max_bytes)
         if found is not None and (predicate is None or all(map(predicate, _records_of(found.chunks)))):
             return found
     if choose is not None and high - offset < CHOOSE_UNITS_MIN:
@@ -208,7 +208,7 @@ def _collect(
     return GetResult(status, next_offset, queue.min_logical, queue.readable, chunks, count, total, start)
 
 
-def _copied(
+def _by_core(
     log: CommitLog,
     queue: ConsumeQueue,
     offset: int,
@@ -216,25 +216,26 @@ def _copied(
     tag_codes: frozenset[int] | None,
     max_bytes: int,
 ) -> GetResult | None:
-    """Let the compiled core copy the records. Return ``None`` if Python must read them instead."""
+    """Let the compiled core find the records. Return ``None`` if Python must read them instead."""
     raw = queue.units(offset, max_messages if tag_codes is None else max(FILTER_SCAN_UNITS_MIN, max_messages))
-    start, size, _ = UNIT.unpack_from(raw) if raw else (-1, 0, 0)
+    start, first_size, _ = UNIT.unpack_from(raw) if raw else (-1, 0, 0)
     segment = log.segment_at(start) if raw else None
     if segment is None:
         return None
+    view = segment.view
     found = CORE.records(
         raw,
         None if tag_codes is None else list(tag_codes),
-        (segment.view, segment.start, log.min_offset, min(segment.end, log.position)),
-        (max_messages, max_bytes, COPIED_SMALL_BYTES_MAX if size <= SMALL_RECORD_BYTES else COPIED_BYTES_MAX),
+        (queue.topic, queue.queue_id, offset, queue.known_from),
+        (view, segment.start, log.min_offset, min(segment.end, log.position)),
+        (max_messages, max_bytes, COPIED_SMALL_BYTES_MAX if first_size <= SMALL_RECORD_BYTES else COPIED_BYTES_MAX),
     )
     if found is None:
         return None
-    records, count, looked_at, last = found
-    low, high = queue.min_logical, queue.readable
-    if not count:
-        return GetResult(GetMessageStatus.NO_MATCHED_MESSAGE, offset + looked_at, low, high, [], 0, 0, last)
-    return GetResult(GetMessageStatus.FOUND, offset + looked_at, low, high, [records], count, len(records), last)
+    copied, runs, count, size, looked_at, last = found
+    chunks = [view[begin:end] for begin, end in runs] if copied is None else [copied]
+    status = GetMessageStatus.FOUND if count else GetMessageStatus.NO_MATCHED_MESSAGE
+    return GetResult(status, offset + looked_at, queue.min_logical, queue.readable, chunks, count, size, last)
 
 
 def _records_of(chunks: Iterable[bytes | memoryview]) -> Iterator[memoryview]:
