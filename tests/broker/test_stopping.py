@@ -11,7 +11,7 @@ from tests.broker.conftest import ConnectTo, StartBroker
 from tests.broker.wire import Wire, send_header
 
 from cometmq.broker.ports import FAST_PORT_DISTANCE
-from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.codes import NOT_STORED, RequestCode, ResponseCode
 from cometmq.testing import free_port
 
 
@@ -61,7 +61,8 @@ async def test_a_send_of_a_java_client_is_neither_stored_nor_refused_while_other
     java, python = (one.command(RequestCode.SEND_MESSAGE_V2, send_header("T"), b"2") for one in (wire, other))
     java.language = "JAVA"
     wire.post(java)
-    assert (await other.ask(python)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    refused = await other.ask(python)
+    assert (refused.code, refused.ext_fields.get(NOT_STORED)) == (ResponseCode.SERVICE_NOT_AVAILABLE, "true")
     reading = asyncio.ensure_future(wire.read_to_the_end())
     monkeypatch.undo()
     for flushed in flushes:

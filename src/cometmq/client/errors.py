@@ -81,6 +81,9 @@ class ClientError(CometMQError):
 class BrokerError(ClientError):
     """A server returned the error ``code`` and the text ``remark``."""
 
+    not_stored = False
+    """True if the broker says that the message is certainly not stored, so it can safely be sent again."""
+
     def __init__(self, address: str, code: int, remark: str | None, doing: str) -> None:
         try:
             known: ResponseCode | None = ResponseCode(code)

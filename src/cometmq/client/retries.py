@@ -4,6 +4,7 @@
 failure                       the message   a producer                                the blocking sender
 ============================  ============  ========================================  =========================
 no connection, ``BUSY``       not stored    tries again until the time is up          the same
+``NOT_STORED`` in the answer  not stored    the same                                  the same
 ``NOT_NOW``                   unknown       as ``retry_response_codes`` says          until the time is up
 ``LESS_SAFE``                 stored        tries again only if it is configured to   until the time is up
 no answer                     unknown       tries again as often as configured        until the time is up

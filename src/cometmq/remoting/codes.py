@@ -294,6 +294,12 @@ class ResponseCode(IntEnum):
     """Other messages are already stored under this sequence; CometMQ's own code."""
 
 
+NOT_STORED: Final = "notStored"
+"""CometMQ's own field in a SERVICE_NOT_AVAILABLE response: the message is certainly not stored.
+
+Other responses with this code may mean that the message is stored, for example if a set has a new master meanwhile.
+"""
+
 UPDATE_AND_CREATE_ACL_CONFIG_FAILED: Final = 209
 DELETE_ACL_CONFIG_FAILED: Final = 210
 UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED: Final = 211

@@ -19,11 +19,10 @@ from cometmq.broker.failover.states import LEADING, State
 from cometmq.broker.member.driver import Driver
 from cometmq.broker.member.lives import Lives
 from cometmq.broker.member.own_log import OwnLog
-from cometmq.broker.turn.targets import RefusedError
+from cometmq.broker.turn.targets import NotServingError
 from cometmq.clock import Clock
 from cometmq.errors import CometMQError
 from cometmq.message.names import MASTER_ID
-from cometmq.remoting.codes import ResponseCode
 from cometmq.store.errors import StoreError
 from cometmq.threads import in_thread
 
@@ -125,8 +124,7 @@ class Roles:
         if refusal == self._refusal:
             return
         self._refusal = refusal
-        error = RefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {refusal}")
-        self._lives.broker.turn.forbid(error if refusal else None)
+        self._lives.broker.turn.forbid(NotServingError(refusal) if refusal else None)
         if refusal and self.serves:
             _log.warning("messages are refused: %s", refusal)
 

@@ -17,7 +17,7 @@ from cometmq.broker.replication.member_link import MemberLink
 from cometmq.broker.replication.members import FollowerSide
 from cometmq.broker.replication.slave_synchronize import SlaveSynchronize
 from cometmq.broker.tables.topics import TopicConfigManager
-from cometmq.broker.turn.targets import RefusedError
+from cometmq.broker.turn.targets import NotServingError, RefusedError
 from cometmq.errors import CometMQError
 from cometmq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
 from cometmq.message.properties import REAL_TOPIC, property_mark
@@ -119,9 +119,7 @@ class UnknownTopics:
 
 def message_refusal() -> RefusedError:
     """Return the error with which a slave refuses all messages (``DefaultMessageStore.checkStoreStatus``)."""
-    return RefusedError(
-        ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now: this broker is a slave, send to its master"
-    )
+    return NotServingError("this broker is a slave, send to its master")
 
 
 class Slave:

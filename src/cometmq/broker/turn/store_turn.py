@@ -44,7 +44,7 @@ from cometmq.broker.statistics.traffic import DELAY, FIFO, NORMAL, SMALL_BYTES, 
 from cometmq.broker.turn.answers import PendingSend, PlainAnswers
 from cometmq.broker.turn.inner_message import InnerMessage, Stored, read_properties
 from cometmq.broker.turn.lite_messages import LiteMessages
-from cometmq.broker.turn.targets import RefusedError, SendTarget, SendTargets
+from cometmq.broker.turn.targets import NotServingError, RefusedError, SendTarget, SendTargets
 from cometmq.broker.turn.waiters import SendWaiters
 from cometmq.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_CHARS
 from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
@@ -133,9 +133,7 @@ class StoreTurn:
         error = self._batch.begin()
         self._full_at = self._batch.end + MAX_TURN_BYTES
         if self._stopping:
-            self.refusal = RefusedError(
-                ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now: the broker is shutting down"
-            )
+            self.refusal = NotServingError("the broker is shutting down")
         elif error is not None:
             self.refusal = _not_available(error)
         else:

@@ -42,9 +42,9 @@ from cometmq.message.names import (
 from cometmq.message.record import MIN_RECORD_BYTES
 from cometmq.message.sysflag import MULTI_TAGS, TOPIC_UNIT, TOPIC_UNIT_SUB
 from cometmq.remoting.bodies import SubscriptionGroupConfig, TopicConfig
-from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.codes import NOT_STORED, ResponseCode
 from cometmq.remoting.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
-from cometmq.remoting.processors import PostponeError, RpcRejectedError
+from cometmq.remoting.processors import PostponeError, Response, RpcRejectedError
 from cometmq.store.message_store import ConsumeQueue, MessageStore
 from cometmq.store.queue.consume_queue import MAX_QUEUE_ID
 
@@ -56,6 +56,17 @@ _MULTI_TAG: Final = "MULTI_TAG"
 
 class RefusedError(RpcRejectedError):
     """A request that the broker itself refuses."""
+
+
+class NotServingError(RefusedError):
+    """The broker stores nothing now. The message is certainly not stored, so it can be sent again or elsewhere."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {reason}")
+
+    def response(self, ext: Mapping[str, str] | None = None) -> Response:
+        """Return the response to send."""
+        return super().response({**(ext or {}), NOT_STORED: "true"})
 
 
 QueueFound = Callable[["SendTarget", ConsumeQueue], None]

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from cometmq.client.errors import MasterNotFoundError, RemotingConnectError
+from cometmq.client.errors import BrokerError, MasterNotFoundError, RemotingConnectError
 from cometmq.client.hooks import CommunicationMode, SendMessageContext
 from cometmq.client.retries import BUSY
 from cometmq.client.send.selection import QueueSelector, by_sharding_key
@@ -99,4 +99,6 @@ class Delivery(msgspec.Struct, eq=False):
 
 def certainly_unsent(error: CometMQError) -> bool:
     """Return whether the attempt certainly did not store the message."""
+    if isinstance(error, BrokerError):
+        return error.not_stored or error.code == BUSY
     return isinstance(error, _NOTHING_SENT) or getattr(error, "code", None) == BUSY

@@ -6,9 +6,9 @@ Theory of operation. A :class:`Delivery` is one message or batch. It passes thro
   for both.
 * ``answered``: the answer, or the failure of the connection. A stored message ends the delivery.
 * ``_failed``: another attempt or the end. Each failure is of one of two kinds. *Certainly unsent* (SYSTEM_BUSY, no
-  connection, no master): the message is stored nowhere, so only the delivery's deadline limits further attempts. Any
-  other failure may have stored the message, so ``retries`` limits the attempts, and only failures that the
-  configuration names are repeated.
+  connection, no master, a broker that stops): the message is stored nowhere, so only the delivery's deadline limits
+  further attempts. Any other failure may have stored the message, so ``retries`` limits the attempts, and only failures
+  that the configuration names are repeated.
 * ``_finish``: ``done`` is called exactly once.
 
 While the route is known and the connection open, nothing is awaited between the call and the answer, and no task
@@ -55,7 +55,7 @@ from cometmq.clock import wait_for
 from cometmq.errors import CometMQError
 from cometmq.message.message import Message
 from cometmq.remoting.bodies import MessageQueue
-from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.codes import NOT_STORED, RequestCode
 from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand
 from cometmq.remoting.connections.client_connection import Answer, ClientConnection
 from cometmq.remoting.errors import RemotingTimeoutError
@@ -212,8 +212,10 @@ class Sender:
                 self._stored(delivery, queue, status, answer)
                 return
             address = self._brokers.master(queue.broker_name) or queue.broker_name
-            error: CometMQError = refusal(address, answer.code, answer.remark, f"sending to topic {queue.topic}")
-            again = answer.code in self.config.retry_response_codes and not isinstance(error, AccessDeniedError)
+            refused = refusal(address, answer.code, answer.remark, f"sending to topic {queue.topic}")
+            refused.not_stored = NOT_STORED in answer.ext_fields
+            error: CometMQError = refused
+            again = answer.code in self.config.retry_response_codes and not isinstance(refused, AccessDeniedError)
         else:
             error, again = answer, True
         self._failed(delivery, queue.broker_name, error, again)

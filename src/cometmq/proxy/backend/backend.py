@@ -14,7 +14,7 @@ from cometmq.proxy.errors import ProxyError, refused
 from cometmq.proxy.http2.connection import Http2Connection
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.remoting.bodies import HeartbeatData, SubscriptionGroupConfig, TopicConfig
-from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.codes import NOT_STORED, RequestCode
 from cometmq.remoting.headers import Header, from_ext
 from cometmq.remoting.lite.headers import PopLiteMessageRequestHeader
 from cometmq.remoting.pop_headers import PopMessageRequestHeader
@@ -49,6 +49,11 @@ class Reply(msgspec.Struct):
         """
         header = self.header_or_fields
         return header if isinstance(header, kind) else from_ext(kind, header)  # type: ignore[arg-type]
+
+    @property
+    def is_not_stored(self) -> bool:
+        """Return whether the broker says that the message is certainly not stored."""
+        return isinstance(self.header_or_fields, dict) and NOT_STORED in self.header_or_fields
 
     def checked(self) -> Reply:
         """Return this response if the broker accepted the request.

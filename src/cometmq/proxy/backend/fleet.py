@@ -73,6 +73,8 @@ _log = logging.getLogger(__name__)
 
 Info = TypeVar("Info", TopicInfo, GroupInfo)
 
+AWAY_SECONDS: Final = 1.0
+"""Seconds after which a receive fails because its broker is away or stops. Most clients receive again at once."""
 _MAX_IN_FLIGHT: Final = 65_536
 """Maximum number of pending requests on a connection, which is shared by all waiting consumers."""
 
@@ -120,7 +122,14 @@ class FleetLink:
 
     async def _pop_once(self, broker: str, header: AnyPop, poll_ms: int) -> Reply:
         header = msgspec.structs.replace(header, poll_time=poll_ms)
-        reply = await self.ask(broker, pop_code(header), header, timeout_s=poll_ms / 1000 + ASK_SECONDS)
+        pause_s = min(AWAY_SECONDS, poll_ms / 1000)
+        try:
+            reply = await self.ask(broker, pop_code(header), header, timeout_s=poll_ms / 1000 + ASK_SECONDS)
+        except BrokerAwayError:
+            await self._fleet.clock.sleep(pause_s)
+            raise
+        if reply.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+            await self._fleet.clock.sleep(pause_s)
         place = broker, header.topic, header.consumer_group
         if not reply.code:
             self._waits.found(place)

@@ -185,12 +185,12 @@ class SendService:
     ) -> tuple[str, Reply]:
         """Send a request to a broker, and to others if it is away or stops; return the broker's name and its response.
 
-        As with remoting producers, a message that a stopping broker refuses is repeated unless it is of a transaction.
+        As with remoting producers, a message that a broker refuses for a while is repeated; a message of a transaction
+        only if it is certainly not stored.
 
         :param key: as in :meth:`_choose_queue`; messages with a key are not sent to another queue.
         :raises ProxyError: no broker accepts requests.
         """
-        is_repeated = key is None and not header.sys_flag & TRANSACTION_PREPARED
         brokers_left = 1 if key is not None else sum(1 for queues in info.queues if queues.writable)
         while True:
             broker, header.queue_id = self._choose_queue(info, key)
@@ -204,6 +204,7 @@ class SendService:
                 if reply.code != ResponseCode.SERVICE_NOT_AVAILABLE:
                     self._avoided.pop(broker, None)
                     return broker, reply
+                is_repeated = key is None and (reply.is_not_stored or not header.sys_flag & TRANSACTION_PREPARED)
                 if not is_repeated or brokers_left <= 0:
                     return broker, reply
             self._avoided[broker] = self._context.clock.monotonic() + _AVOIDED_SECONDS
