@@ -114,6 +114,17 @@ def test_parts_of_a_queue_are_joined_again() -> None:
     assert divide_ranges(pieces, 2) == [[OffsetRange(queue, 0, 13)], [OffsetRange(queue, 13, 20)]]
 
 
+def test_the_places_where_a_queue_was_looked_at_do_not_make_partitions_uneven() -> None:
+    """The job ends with its slowest core, and a small rest costs one pull more."""
+    pieces = [
+        SizedRange(OffsetRange(Queue("a", "x", queue_id), at, at + 9375), 1220.0)
+        for queue_id in range(8)
+        for at in range(0, 75_000, 9375)
+    ]
+    sizes = [sum(map(len, partition)) for partition in divide_ranges(pieces, 6)]
+    assert max(sizes) < 1.03 * sum(sizes) / 6
+
+
 MOMENT = datetime(2024, 1, 1, tzinfo=UTC)
 MOMENT_MS = 1_704_067_200_000
 

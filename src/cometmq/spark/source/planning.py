@@ -24,9 +24,9 @@ SMALL_PARTITION_BYTES: Final = 32 * 1024 * 1024
 """Minimum number of bytes in a Spark partition, for large messages."""
 LARGE_PARTITION: Final = 250_000
 """Maximum number of offsets in a partition, so that a failed task repeats little work."""
-_SLIVER: Final = 0.1
+_SLIVER: Final = 0.02
 """Minimum remainder after a cut, as a share of a partition's bytes. If the remainder is smaller, the cut moves to the
-end of the range.
+end of the range. With larger remainders, partitions differ in size, and cores are idle at the end of a batch.
 """
 
 
@@ -103,7 +103,8 @@ def divide_ranges(pieces: Sequence[SizedRange], count: int) -> list[list[OffsetR
     for piece in left:
         first = piece.part.first
         while first < piece.part.end:
-            if room <= share * _SLIVER and len(partitions) < count:
+            is_full = room <= max(share * _SLIVER, piece.mean_bytes)
+            if is_full and partitions[-1] and len(partitions) < count:
                 room = share = undealt / (count - len(partitions))
                 partitions.append([])
             taken = piece.part.end - first
