@@ -28,7 +28,7 @@ from benchmarks.machine import Beside, CpuTimes, look_before, verdict
 from benchmarks.rounds import in_turn, medians, say, table
 from benchmarks.spark.cpu_meter import CpuMeter, descendants
 from benchmarks.spark.session import write_source
-from benchmarks.spark.sides import CometSide
+from benchmarks.spark.sides import CometSide, keep_byte_code
 from tests.storage.servers.faults import faulty
 from tests.storage.servers.seaweed import seaweed
 
@@ -117,6 +117,7 @@ def main() -> None:
     parser.add_argument("--random", type=int, default=BODY_BYTES, help="bytes of each body that do not compress")
     parser.add_argument("--sources", default=",".join(SOURCES), help=f"some of {','.join(SOURCES)}")
     given = parser.parse_args()
+    keep_byte_code()
     load, before = os.getloadavg()[0], look_before()
     beside: list[Beside] = []
     found: dict[tuple[str, str], list[dict[str, float]]] = {}

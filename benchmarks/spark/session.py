@@ -27,7 +27,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from benchmarks.machine import Beside, CpuTimes, ended_by_signals
 from benchmarks.spark.cpu_meter import CpuMeter
-from benchmarks.spark.sides import SESSIONS, CometSide, ConstantsSide, KafkaSide, Side, prepare_class_path, remove
+from benchmarks.spark.sides import (
+    SESSIONS,
+    CometSide,
+    ConstantsSide,
+    KafkaSide,
+    Side,
+    keep_byte_code,
+    prepare_class_path,
+    remove,
+)
 from pyspark.sql import Observation
 from pyspark.sql.functions import count, lit
 
@@ -332,6 +341,7 @@ def main() -> None:
     arguments(parser)
     options = parser.parse_args()
     wanted = demand_cases(parser, options.cases)
+    keep_byte_code()
     if not options.without_kafka:
         prepare_class_path()
     with ended_by_signals(), ExitStack() as undo:

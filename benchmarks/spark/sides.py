@@ -311,6 +311,11 @@ class KafkaSide:
         self._broker.stop()
 
 
+def keep_byte_code() -> None:
+    """Let Spark's processes find byte code, as that of an installed CometMQ: a planner is started for each stream."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
 def plain_session() -> Any:
     """A session as Spark makes it unasked, but for the Python of its workers, which has to have CometMQ."""
     from pyspark.sql import SparkSession

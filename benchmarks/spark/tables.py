@@ -39,7 +39,7 @@ from benchmarks.machine import Beside, CpuTimes, look_before, verdict
 from benchmarks.rounds import in_turn, medians, say, table
 from benchmarks.spark.cpu_meter import CpuMeter, descendants
 from benchmarks.spark.session import write_source
-from benchmarks.spark.sides import MASTER, CometSide
+from benchmarks.spark.sides import MASTER, CometSide, keep_byte_code
 from tests.interop import builds
 from tests.storage.servers.seaweed import S3Server, seaweed
 
@@ -275,6 +275,7 @@ def main() -> None:
     parser.add_argument("--random", type=int, default=1024, help="bytes of each body that do not compress")
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
+    keep_byte_code()
     load, before = os.getloadavg()[0], look_before()
     beside: list[Beside] = []
     found: dict[tuple[str, str, str], list[dict[str, float]]] = {}
