@@ -68,7 +68,7 @@ class ConsumeQueueTable:
         queue = queues.get(queue_id)
         if queue is None and topic in self._doomed:
             self._remove_directories(topic)
-        if queue is None and self._deleted and (queue := self._deleted.pop((topic, queue_id), None)) is not None:
+        if queue is None and self._deletions and (queue := self._deleted.pop((topic, queue_id), None)) is not None:
             queues[queue_id] = queue
         if queue is None:
             delay_ms = 0
