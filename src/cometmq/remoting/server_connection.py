@@ -347,12 +347,8 @@ class ServerConnection(asyncio.Protocol):
         if not self._out:
             self.direct_fd = NO_DESCRIPTOR
             self._server.wrote(self)
-        if len(chunks) == 1:
-            self._out.append(chunks[0])
-            size = len(chunks[0])
-        else:
-            self._out += chunks
-            size = sum(map(len, chunks))
+        self._out += chunks
+        size = len(chunks[0]) if len(chunks) == 1 else sum(map(len, chunks))
         self._out_bytes += size
         self._server.round_bytes += size
 
