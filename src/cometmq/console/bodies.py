@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cometmq.errors import CometMQError
-from cometmq.json_size import is_small_json
+from cometmq.remoting.json_size import is_small_json
 
 SHOWN_BYTES: Final = 256 * 1024
 """Maximum length of the part of a body that a page shows. The complete body can be downloaded."""

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final
 
-from cometmq.json_size import MAX_JSON_DEPTH, MAX_JSON_VALUES, is_small_json
+from cometmq.remoting.json_size import MAX_JSON_DEPTH, MAX_JSON_VALUES, is_small_json
 
 _Message = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Message]]
@@ -42,7 +42,7 @@ class RequestBodies:
 
     :param most_of_one: returns the maximum number of bytes of a request's body, given the request's headers.
     :param most_of_all: maximum number of bytes in all bodies.
-    :param is_json: all bodies are JSON, which must be small enough to be parsed (:mod:`cometmq.json_size`).
+    :param is_json: all bodies are JSON, which must be small enough to be parsed (:mod:`cometmq.remoting.json_size`).
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.helpers.pace import slowness_of_thread
 
-from cometmq.json_size import MAX_JSON_DEPTH, MAX_JSON_VALUES, is_small_json
+from cometmq.remoting.json_size import MAX_JSON_DEPTH, MAX_JSON_VALUES, is_small_json
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(['"', "\\", '\\"', "[{,", '"[', "\\\\"])
 ANY = st.recursive(
