@@ -352,7 +352,8 @@ class GroupNotices:
             return
         now = self._clock.monotonic()
         free_from = now - FEW_NOTICES * SMALL_GROUPS_REST_SECONDS
-        self._paid_until = max(self._paid_until, free_from) + members * SMALL_GROUPS_REST_SECONDS
+        paid_until = max(self._paid_until, free_from) + members * SMALL_GROUPS_REST_SECONDS
+        self._paid_until = min(paid_until, now + MAX_NOTICES_REST_SECONDS)
         if not self._small:
             self._small_rest_until = now + MAX_NOTICES_REST_SECONDS
             self._at_end_of_round(self._small_have_rested)
