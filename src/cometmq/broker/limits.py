@@ -224,8 +224,6 @@ LARGE_GROUP_MEMBERS: Final = 50
 """Number of members above which a group rests after its notices."""
 NOTICES_REST_SECONDS: Final = 0.0001
 """Time that a large group rests for each of its members: a group causes at most 10,000 notices per second."""
-SMALL_GROUPS_REST_SECONDS: Final = 0.002
-"""Time that the other groups rest for each of their notices if there are many: they cause at most 500 per second."""
 MAX_NOTICES_REST_SECONDS: Final = 1.0
 """Maximum time that a group rests; Java's clients, too, rebalance at most once per second."""
 MAX_HEARTBEAT_GROUPS: Final = 1_000

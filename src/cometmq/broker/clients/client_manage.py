@@ -26,7 +26,6 @@ from cometmq.broker.limits import (
     NOTICES_REST_SECONDS,
     SHORT_HEARTBEAT_GROUPS,
     SHORT_HEARTBEATS_PER_ROUND,
-    SMALL_GROUPS_REST_SECONDS,
 )
 from cometmq.broker.pull.consumer_filters import ConsumerFilterManager, is_tag_type
 from cometmq.broker.pull.filters import SubscriptionError, not_supported_remark, parse_sql
@@ -52,7 +51,7 @@ from cometmq.remoting.server_connection import ServerConnection
 _log = logging.getLogger(__name__)
 
 FEW_NOTICES: Final = 500
-"""Number of notices after which small groups rest for longer than a round."""
+"""Number of notices in a second after which small groups rest for longer than a round."""
 _NO_ROOM: Final = "this broker already has the maximum number of groups and subscriptions"
 _TOO_LONG_FILTERS: Final = (
     f"the SQL92 expressions in a heartbeat may have at most {MAX_HEARTBEAT_FILTER_CHARS} characters"
@@ -268,9 +267,9 @@ class GroupNotices:
     sends only a few notices, since a client that leaves hundreds of groups with hundreds of members each causes many.
     So they are sent as fast as possible if nothing else is to do, and keep no request waiting after a restart.
     After its notices, a group rests: a small one until the end of the round, a large one for a time that grows with the
-    number of its members. Small groups rest for longer after many notices, as when all clients come back after a
-    restart. The changes of a group in this time cause one notice for each member, so thousands of members that join at
-    once do not cause millions of notices.
+    number of its members. If there are many notices in a second, as when all clients come back after a restart, small
+    groups rest for the remainder of the second. The changes of a group in this time cause one notice for each member,
+    so thousands of members that join at once do not cause millions of notices.
 
     :param at_end_of_round: calls a function at the end of this round.
     """
@@ -286,10 +285,10 @@ class GroupNotices:
         """Groups that rest, and whether they have changed meanwhile."""
         self._small: list[str] = []
         """The small groups among them, which rest together."""
-        self._paid_until = -math.inf
-        """Time in monotonic seconds at which the notices that were sent amount to the usual number in a second."""
-        self._small_rest_until = 0.0
-        """Time at which the rest of the small groups ends at the latest."""
+        self._second_ends = -math.inf
+        """Time in monotonic seconds at which the second ends in which the notices of small groups are counted."""
+        self._in_second = 0
+        """Number of these notices."""
         self._work: Iterator[None] | None = None
         """Notices to be sent in a later round."""
         self._sent = 0
@@ -351,18 +350,16 @@ class GroupNotices:
             self._clock.call_later(rest_s, self._have_rested, [group.name])
             return
         now = self._clock.monotonic()
-        free_from = now - FEW_NOTICES * SMALL_GROUPS_REST_SECONDS
-        paid_until = max(self._paid_until, free_from) + members * SMALL_GROUPS_REST_SECONDS
-        self._paid_until = min(paid_until, now + MAX_NOTICES_REST_SECONDS)
+        if now >= self._second_ends:
+            self._second_ends, self._in_second = now + MAX_NOTICES_REST_SECONDS, 0
+        self._in_second += members
         if not self._small:
-            self._small_rest_until = now + MAX_NOTICES_REST_SECONDS
             self._at_end_of_round(self._small_have_rested)
         self._small.append(group.name)
 
     def _small_have_rested(self) -> None:
-        now = self._clock.monotonic()
-        rest_s = min(self._paid_until, self._small_rest_until) - now
-        if rest_s > 0:
+        rest_s = self._second_ends - self._clock.monotonic()
+        if self._in_second > FEW_NOTICES and rest_s > 0:
             self._clock.call_later(rest_s, self._small_have_rested)
             return
         small, self._small = self._small, []
