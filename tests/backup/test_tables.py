@@ -13,7 +13,9 @@ from tests.broker.wire import Wire
 from tests.helpers.waiting import until, wait_for
 
 from cometmq.backup import create
+from cometmq.backup.copies import copy_data
 from cometmq.backup.directory import DirectoryBackup
+from cometmq.backup.verify import verify_backup
 from cometmq.broker.config import LiveConfig
 from cometmq.broker.controller import Broker
 from cometmq.broker.failover.identity import IDENTITY_FILE, Identity, boot_id, read_identity, write_identity
@@ -69,6 +71,32 @@ async def test_a_file_that_takes_its_place_after_the_journals_were_copied(
     await asyncio.to_thread(create.create_backup, create.Options(store, DirectoryBackup(tmp_path / "backup")))
     found = topics_of(tmp_path / "backup" / "store", clock)
     assert {"Early", "BeforeTheBackup"} <= found.table.keys()
+
+
+async def test_a_file_that_is_deleted_while_it_is_copied_is_not_in_the_backup(
+    tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Broker(small_config(tmp_path), clock=clock)
+    await broker.start()
+    wire = Wire(*await asyncio.open_connection("127.0.0.1", broker.server.port))
+    await wire.send("First")
+    await wire.close()
+    await broker.stop()
+    gone = tmp_path / "store" / "comet" / "tables" / "topics.0.journal"
+    gone.write_bytes(b"changes")
+    copied = copy_data
+
+    def copy(source: Path, *more: Any) -> tuple[int, str]:
+        result = copied(source, *more)
+        if source == gone:
+            source.unlink()
+        return result
+
+    monkeypatch.setattr("cometmq.backup.directory.copy_data", copy)
+    backup = DirectoryBackup(tmp_path / "backup")
+    await asyncio.to_thread(create.create_backup, create.Options(tmp_path / "store", backup))
+    assert not gone.exists()
+    verify_backup(backup)
 
 
 async def test_deletions_that_only_the_journal_has_are_in_the_backup_and_removed_files_are_not(

@@ -252,6 +252,7 @@ def _share(work: _Work, path: Path, name: str) -> bool:
             known = None
         added = work.options.target.add_sealed(path, name, work.options.previous, known)
     except FileNotFoundError:
+        work.options.target.remove(name)
         return False
     work.files[name] = added.file
     work.bytes[added.way] += added.file.data
@@ -266,6 +267,7 @@ def _copy(work: _Work, path: Path, name: str, *, data: int | None = None) -> boo
             added = work.options.target.add(path, name, data=data)
         except FileNotFoundError:
             if not path.exists():
+                work.options.target.remove(name)  # what was copied before the file was deleted
                 return False
             continue
         work.files[name] = added

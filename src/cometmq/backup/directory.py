@@ -84,9 +84,9 @@ class DirectoryBackup(BackupPlace):
             and link(previous.directory / STORE / name, target)
         ):
             return Added(known, "reused")
+        stat = path.stat()
         if not (self._share and (clone(path, target) or link(path, target))):
             return Added(self._copy(path, name, sealed=True), "copied")
-        stat = path.stat()
         flush_file(target)
         digest = digest_of(target, stat.st_size)
         assert digest is not None
