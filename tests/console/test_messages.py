@@ -172,6 +172,15 @@ def test_a_test_message_is_sent_after_a_preview(surfer: Surfer, cluster: SyncClu
         assert words in refused.words
 
 
+def test_a_test_message_may_have_four_megabytes(surfer: Surfer, cluster: SyncCluster) -> None:
+    cluster.create_topic("large", 1)
+    body = "x" * (4 * 1024 * 1024)
+    page = surfer.change("/messages/send", topic="large", body=body)
+    assert "is sent to topic large" in page.words
+    with cluster.inbox("large") as inbox:
+        assert inbox.expect(1)[0].body == body.encode()
+
+
 def test_a_test_message_goes_to_a_topic_by_its_name_only(surfer: Surfer, cluster: SyncCluster) -> None:
     """As with ``cometmq produce``: a mistyped name is never taken for a queue's."""
     cluster.create_topic("orders%2Ehigh", 1)

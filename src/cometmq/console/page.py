@@ -29,7 +29,7 @@ from cometmq.client.errors import AccessDeniedError, BrokerError, RouteNotFoundE
 from cometmq.console.console import Console
 from cometmq.console.languages import LANGUAGES, preferred, translated
 from cometmq.console.languages.answers import answer_in
-from cometmq.console.limits import MAX_FIELDS
+from cometmq.console.limits import MAX_FIELDS, MAX_REQUEST_BYTES
 from cometmq.console.rendering import time_element
 from cometmq.console.security.visitors import Visitor
 from cometmq.errors import CometMQError
@@ -436,7 +436,7 @@ async def _answered(
     ask = Ask(console, request, visitor or Visitor("", False, console.connections))
     try:
         if is_form:
-            ask.form = await request.form(max_files=1, max_fields=MAX_FIELDS)
+            ask.form = await request.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_REQUEST_BYTES)
             cookies = request.cookies
             session = cookies.get(session_cookie_name(console), "") if ask.visitor.name else ""
             token = str(ask.form.get("token") or "")
