@@ -9,6 +9,7 @@ import pytest
 from tests.helpers.waiting import until
 
 from cometmq.clock import SYSTEM_CLOCK
+from cometmq.limits import HANDSHAKE_SECONDS
 from cometmq.remoting.tls.opening import (
     ABORTED_AT_ONCE,
     MOST_OPENED_AT_ONCE,
@@ -134,3 +135,21 @@ async def test_connections_that_send_nothing_end_after_their_time_some_in_each_r
     assert not len(openings)
     await openings.stop()
     close([*early, late])
+
+
+async def test_a_handshake_that_begins_late_has_its_whole_time(clock: VirtualClock) -> None:
+    openings = OpeningConnections(silent, ServerTls(TlsOptions()), clock=clock, silence_s=120)
+    accepted, client = socket.socketpair()
+    accepted.setblocking(False)
+    openings.accept(accepted)
+    await until(lambda: openings._open)
+    (opening,) = openings._open
+    clock.advance(119)
+    client.send(b"\x16")
+    await until(lambda: opening._handshake_ends is not None)
+    clock.advance(HANDSHAKE_SECONDS - 0.1)
+    assert len(openings) == 1
+    clock.advance(0.2)
+    assert not len(openings)
+    await openings.stop()
+    close([(accepted, client)])

@@ -183,6 +183,7 @@ class _Opening(asyncio.Protocol):
             self._hand_over(data, NO_DESCRIPTOR)
         elif data[0] == _TLS_HANDSHAKE:
             if owner.tls.accepts_tls:
+                owner.waits(self)
                 self._handshake_ends = owner.clock.call_later(HANDSHAKE_SECONDS, self.abort)
                 TlsTransport(transport, self, owner.tls, owner.clock).start(data)
             else:
