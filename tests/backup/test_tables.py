@@ -37,16 +37,20 @@ def topics_of(store: Path, clock: Clock) -> TopicConfigManager:
     return topics
 
 
-async def test_a_file_that_takes_its_place_after_the_journals_were_copied(
-    tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broker = Broker(small_config(tmp_path), clock=clock)
+async def store_with_a_message(directory: Path, clock: VirtualClock) -> Path:
+    broker = Broker(small_config(directory), clock=clock)
     await broker.start()
     wire = Wire(*await asyncio.open_connection("127.0.0.1", broker.server.port))
     await wire.send("First")
     await wire.close()
     await broker.stop()
-    store = tmp_path / "store"
+    return directory / "store"
+
+
+async def test_a_file_that_takes_its_place_after_the_journals_were_copied(
+    tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await store_with_a_message(tmp_path, clock)
     topics = topics_of(store, clock)
     topics.put(TopicConfig(topic_name="Early"))
     copied, copies_now = create._copy, threading.Event()
@@ -76,13 +80,8 @@ async def test_a_file_that_takes_its_place_after_the_journals_were_copied(
 async def test_a_file_that_is_deleted_while_it_is_copied_is_not_in_the_backup(
     tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker = Broker(small_config(tmp_path), clock=clock)
-    await broker.start()
-    wire = Wire(*await asyncio.open_connection("127.0.0.1", broker.server.port))
-    await wire.send("First")
-    await wire.close()
-    await broker.stop()
-    gone = tmp_path / "store" / "comet" / "tables" / "topics.0.journal"
+    store = await store_with_a_message(tmp_path, clock)
+    gone = store / "comet" / "tables" / "topics.0.journal"
     gone.write_bytes(b"changes")
     copied = copy_data
 
@@ -94,7 +93,7 @@ async def test_a_file_that_is_deleted_while_it_is_copied_is_not_in_the_backup(
 
     monkeypatch.setattr("cometmq.backup.directory.copy_data", copy)
     backup = DirectoryBackup(tmp_path / "backup")
-    await asyncio.to_thread(create.create_backup, create.Options(tmp_path / "store", backup))
+    await asyncio.to_thread(create.create_backup, create.Options(store, backup))
     assert not gone.exists()
     verify_backup(backup)
 

@@ -165,6 +165,32 @@ fn damaged_frames_are_read_or_left() {
     assert!(taken > 0 && taken < ROUNDS);
 }
 
+/// Append a record with this topic (behind its length), body and properties, and return its size.
+fn append(
+    (topic, body, properties): (&str, &str, &str),
+    (queue_id, queue_offset, log_offset): (i32, i64, i64),
+    log: &mut Vec<u8>,
+) -> i32 {
+    let record = Record {
+        body: body.as_bytes(),
+        queue_id,
+        flag: 0,
+        sys_flag: 0,
+        born_timestamp: 1,
+        born_host: &[7; 8],
+        store_timestamp: 2,
+        store_host: &[8; 8],
+        reconsume_times: 0,
+        prepared_transaction_offset: 0,
+        topic: topic.as_bytes(),
+    };
+    let length = properties.len();
+    let size = record.size(length) as i32;
+    record.write(size, queue_offset, log_offset, length as i16, log);
+    log.extend_from_slice(properties.as_bytes());
+    size
+}
+
 #[test]
 fn damaged_units_and_records_lead_nowhere_outside_the_segment() {
     let mut chance = Chance(0x2545_F491_4F6C_DD1D);
@@ -172,23 +198,9 @@ fn damaged_units_and_records_lead_nowhere_outside_the_segment() {
     let mut log = vec![0; 100];
     let mut sound = Vec::new();
     for number in 0..7 {
-        let record = Record {
-            body: &[7; 20],
-            queue_id: 3,
-            flag: 0,
-            sys_flag: 0,
-            born_timestamp: 1,
-            born_host: &[0; 8],
-            store_timestamp: 1,
-            store_host: &[0; 8],
-            reconsume_times: 0,
-            prepared_transaction_offset: 0,
-            topic: b"\x01T",
-        };
         let begin = base + log.len() as i64;
-        let size = record.size(3) as i32;
-        record.write(size, 5 + number, begin, 3, &mut log);
-        log.extend_from_slice(b"a\x01b");
+        let texts = ("\x01T", "xxxxxxxxxxxxxxxxxxxx", "a\x01b");
+        let size = append(texts, (3, 5 + number, begin), &mut log);
         cometmq_codec::units::write(begin, size, number, &mut sound);
     }
     let (low, end) = (base + 100, base + log.len() as i64);
@@ -289,29 +301,8 @@ fn damaged_ends_of_transactions_are_read_or_left() {
     let header = b"{\"code\":37,\"extFields\":{\"producerGroup\":\"g\",\"tranStateTableOffset\":\"7\",\
         \"commitLogOffset\":\"4096\",\"commitOrRollback\":\"8\",\"msgId\":\"A\"},\"flag\":0,\"opaque\":7}";
     let properties = "PGROUP\u{1}g\u{2}KEYS\u{1}k\u{2}REAL_TOPIC\u{1}T\u{2}REAL_QID\u{1}3";
-    let record = Record {
-        body: b"hello",
-        queue_id: 0,
-        flag: 0,
-        sys_flag: 0,
-        born_timestamp: 1,
-        born_host: &[7; 8],
-        store_timestamp: 2,
-        store_host: &[8; 8],
-        reconsume_times: 0,
-        prepared_transaction_offset: 0,
-        topic: b"\x01H",
-    };
     let mut stored = Vec::new();
-    let length = properties.len();
-    record.write(
-        record.size(length) as i32,
-        7,
-        4096,
-        length as i16,
-        &mut stored,
-    );
-    stored.extend_from_slice(properties.as_bytes());
+    append(("\x01H", "hello", properties), (0, 7, 4096), &mut stored);
     let mut chance = Chance(0x0DDB_1A5E_5BAD_5EED);
     let mut taken = [0; 2];
     for round in 0..ROUNDS / 10 {

@@ -315,8 +315,9 @@ class RemotingServer:
     @property
     def round_is_over(self) -> bool:
         """Return whether the connections have used up the time or the bytes of the current round."""
-        is_over = self.round_bytes >= ROUND_OF_ALL_BYTES or self.clock.monotonic() >= self._round_ends
-        return self.round_is_scheduled and is_over
+        return self.round_is_scheduled and (
+            self.round_bytes >= ROUND_OF_ALL_BYTES or self.clock.monotonic() >= self._round_ends
+        )
 
     def _end_round(self) -> None:
         self.round_is_scheduled = False
