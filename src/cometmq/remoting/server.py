@@ -315,9 +315,9 @@ class RemotingServer:
     @property
     def round_is_over(self) -> bool:
         """Return whether the connections have used up the time or the bytes of the current round."""
-        return self.round_is_scheduled and (
-            self.round_bytes >= ROUND_OF_ALL_BYTES or self.clock.monotonic() >= self._round_ends
-        )
+        if not self.round_is_scheduled:
+            return False
+        return self.round_bytes >= ROUND_OF_ALL_BYTES or self.clock.monotonic() >= self._round_ends
 
     def _end_round(self) -> None:
         self.round_is_scheduled = False
@@ -327,10 +327,9 @@ class RemotingServer:
         for work in works:
             work()
         dirty, self._dirty, self.round_bytes = self._dirty, [], 0
-        if dirty:
-            for connection in dirty:
-                connection.flush()
-            self.unsent.end_round()
+        for connection in dirty:
+            connection.flush()
+        self.unsent.end_round()
         if self._resume:
             # The connection that went first in this round goes last in the next.
             first, *waiting = self._resume
