@@ -18,17 +18,18 @@ from examples.demo.lake import Lake
 from examples.demo.orders import COPY, GROUP, TOPIC
 from examples.demo.process import Process, Sent, Server, Worker
 
-from cometmq.cli.admin.doctor import is_port_taken
+from cometmq.cli.servers.ports import is_port_taken
 from cometmq.client.admin import Admin
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.errors import CometMQError
+from cometmq.message.ports import FAST_PORT_DISTANCE, HA_PORT_DISTANCE
 
 T = TypeVar("T")
 
 HOST: Final = "127.0.0.1"
 PORTS: Final = range(20_000, 32_000)
 """Below the ports that Linux gives to outgoing connections."""
-BESIDE: Final = (-2, 0, 1)
+BESIDE: Final = (-FAST_PORT_DISTANCE, 0, HA_PORT_DISTANCE)
 """A broker uses two more ports, for clients with vipChannelEnabled and for slaves."""
 QUEUES: Final = 8
 DOWN_SECONDS: Final = 1.0

@@ -10,7 +10,7 @@ import pytest
 from tests.broker.conftest import ConnectTo, StartBroker
 from tests.broker.wire import Wire, send_header
 
-from cometmq.broker.ports import FAST_PORT_DISTANCE
+from cometmq.message.ports import FAST_PORT_DISTANCE
 from cometmq.remoting.codes import NOT_STORED, RequestCode, ResponseCode
 from cometmq.testing import free_port
 

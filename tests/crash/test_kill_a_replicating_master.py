@@ -13,9 +13,9 @@ from tests.crash.loading import send
 from tests.crash.reading import read_queue
 from tests.helpers.waiting import wait_for
 
-from cometmq.broker.controller import HA_PORT_DISTANCE
 from cometmq.broker.replication.frames import TransferReader, encode_report
 from cometmq.message.hosts import parse_address
+from cometmq.message.ports import HA_PORT_DISTANCE
 from cometmq.message.record import iter_records
 from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
 from cometmq.testing import ProcessCluster

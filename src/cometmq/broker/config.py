@@ -23,6 +23,7 @@ from cometmq.log_level import LOG_LEVEL_DOC, LOG_LEVELS
 from cometmq.message.hosts import ip_of, own_ip, parse_address, split_addresses, unmapped
 from cometmq.message.listeners import EVERY_CLIENT, Advertised, parse_advertised
 from cometmq.message.names import MASTER_ID, TRACE_TOPIC
+from cometmq.message.ports import BROKER_PORT
 from cometmq.metrics.options import MetricsOptions
 from cometmq.options import ApacheRules, ConfigError, option
 from cometmq.options.forms import Form, one_of
@@ -94,7 +95,7 @@ class BrokerConfig(SecurityOptions, MetricsOptions, FailoverKeys, ReplicationKey
     )
     bind_address: str = option("0.0.0.0", "Address to listen on. Empty: all IPv4 and IPv6 addresses.")
     listen_port: int = option(
-        10_911,
+        BROKER_PORT,
         "Port for clients and tools. 0 selects a free port.",
         maximum=65_535,
         apache=ApacheRules(outside="refused"),

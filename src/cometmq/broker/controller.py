@@ -11,7 +11,6 @@ import logging
 import platform
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final
 
 from cometmq import __version__
 from cometmq.broker.admin.broker import BrokerAdmin
@@ -64,6 +63,7 @@ from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.core import CORE, NEXT_STEP, PATH
 from cometmq.log_level import LogLevel
 from cometmq.message.hosts import encode_host, format_address, parse_address
+from cometmq.message.ports import HA_PORT_DISTANCE
 from cometmq.periodic import Periodic
 from cometmq.quantity import quantity
 from cometmq.remoting.client import RemotingClient
@@ -75,7 +75,6 @@ from cometmq.threads import look_up
 
 _log = logging.getLogger(__name__)
 
-HA_PORT_DISTANCE: Final = 1
 """Difference between the port for slaves and the port for clients."""
 
 

@@ -17,6 +17,7 @@ from cometmq.broker.port_security import BrokerAccess
 from cometmq.broker.stops import Stops
 from cometmq.clock import Clock
 from cometmq.message.listeners import EVERY_CLIENT, Advertised
+from cometmq.message.ports import FAST_PORT_DISTANCE
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.processors import ProcessorTable
 from cometmq.remoting.rpc_latency import RpcLatency
@@ -24,9 +25,6 @@ from cometmq.remoting.server import RemotingServer, RequestPath, ServerLimits
 from cometmq.remoting.server_connection import NewTaker
 
 _log = logging.getLogger(__name__)
-
-FAST_PORT_DISTANCE: Final = 2
-"""Difference between the main port and the lower port for clients with ``vipChannelEnabled``."""
 
 
 class ClientPorts:

@@ -16,11 +16,10 @@ from cometmq.cli.contexts import CONTEXT_VARIABLE, NAMESRV_VARIABLE, context_nam
 from cometmq.cli.dry_run import READING_ONLY, is_dry_run
 from cometmq.cli.failures import PARTLY, WrongUseError
 from cometmq.cli.output import DEFAULT_FORM, notify
-from cometmq.cli.servers.process import DEFAULT_NAMESRV
 from cometmq.client.admin import TIMEOUT_S, Admin
 from cometmq.client.errors import BrokerError, RemotingConnectError, RemotingError
 from cometmq.client.instance import ClientInstance
-from cometmq.client.route import namesrv_addresses
+from cometmq.client.route import DEFAULT_NAMESRV, namesrv_addresses
 from cometmq.errors import CometMQError
 from cometmq.message.names import check_group, check_topic
 from cometmq.message.queue_names import topic_meant

@@ -17,6 +17,7 @@ from cometmq.cli.servers.logs import log_options
 from cometmq.cli.servers.memory import tune_memory
 from cometmq.cli.servers.process import Stopping, default_data, run_server
 from cometmq.errors import require
+from cometmq.message.ports import MCP_PORT
 
 
 def _patterns(_ctx: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
@@ -49,7 +50,7 @@ def _patterns(_ctx: click.Context, _parameter: click.Parameter, values: tuple[st
 )
 @click.option("--http", is_flag=True, help="Serve streamable HTTP instead of stdin and stdout.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address for HTTP; others need a token of yours.")
-@click.option("--port", type=click.IntRange(0, 65_535), default=8090, show_default=True, help="Port for HTTP.")
+@click.option("--port", type=click.IntRange(0, 65_535), default=MCP_PORT, show_default=True, help="Port for HTTP.")
 @click.option(
     "--token-file",
     type=LocalPath(path_type=Path),

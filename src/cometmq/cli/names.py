@@ -9,10 +9,10 @@ from typing import Any, Final
 import click
 from click.shell_completion import CompletionItem
 
-from cometmq.cli.servers.process import DEFAULT_NAMESRV
 from cometmq.client.admin import Admin
 from cometmq.client.admin.group_summary import users_groups
 from cometmq.client.admin.several import users_topics
+from cometmq.client.route import DEFAULT_NAMESRV
 from cometmq.message.queue_names import topic_spelled
 
 COMPLETION_SECONDS: Final = 2.0

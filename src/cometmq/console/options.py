@@ -8,10 +8,10 @@ from typing import Final
 
 from cometmq.console.origins import Origin
 from cometmq.message.hosts import parsed_ip
+from cometmq.message.ports import CONSOLE_PORT
 from cometmq.paths import take_local_paths
 from cometmq.remoting.security import PLAIN, Security
 
-DEFAULT_CONSOLE_PORT: Final = 8080
 _NAMES: Final = frozenset({"localhost", "localhost.localdomain"})
 
 
@@ -24,7 +24,7 @@ class ConsoleOptions:
     data: Path
     """Directory with the console's users and its audit log."""
     host: str = "127.0.0.1"
-    port: int = DEFAULT_CONSOLE_PORT
+    port: int = CONSOLE_PORT
     """Port of the console; 0 picks a free port."""
     allow_changes: bool = False
     """True to let visitors without an account make changes."""

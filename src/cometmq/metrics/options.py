@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from cometmq.message.ports import METRICS_PORT
 from cometmq.options import option
 from cometmq.options.forms import one_of, text
 
@@ -25,7 +26,7 @@ class MetricsOptions:
         "OpenTelemetry collector.",
         form=one_of(DISABLE, PROM, OTLP_GRPC, OTLP_HTTP),
     )
-    metrics_prom_exporter_port: int = option(5_557, "Port for metrics. 0 selects a free port.", maximum=65_535)
+    metrics_prom_exporter_port: int = option(METRICS_PORT, "Port for metrics. 0 selects a free port.", maximum=65_535)
     metrics_prom_exporter_host: str = option("", "Address on which metrics are served. Empty: bindAddress.")
     metrics_grpc_exporter_target: str = option(
         "", "OTLP: address of the collector. TLS is used unless the address begins with http://."

@@ -13,6 +13,7 @@ from cometmq.errors import CometMQError
 from cometmq.limits import MAX_CONFIG_UPDATE_BYTES, MAX_CONNECTIONS
 from cometmq.log_level import LOG_LEVEL_DOC, LOG_LEVELS, LogLevel
 from cometmq.message.listeners import parse_listeners
+from cometmq.message.ports import NAMESRV_PORT
 from cometmq.metrics.options import MetricsOptions
 from cometmq.options import (
     ApacheRules,
@@ -31,7 +32,7 @@ class NamesrvConfig(SecurityOptions, MetricsOptions):
     """The options of a nameserver process (``NamesrvConfig`` and ``NettyServerConfig``)."""
 
     listen_port: int = option(
-        9876,
+        NAMESRV_PORT,
         "Port for brokers, clients and tools. 0 selects a free port.",
         maximum=65_535,
         apache=ApacheRules(outside="refused"),

@@ -11,6 +11,7 @@ from typing import Any, Final
 from cometmq.auth.options import SecurityOptions
 from cometmq.errors import reason_of
 from cometmq.message.hosts import parse_address, split_addresses
+from cometmq.message.ports import GRPC_PORT
 from cometmq.options import ConfigError, load_options, option
 from cometmq.options.forms import one_of
 from cometmq.properties_file import format_pairs
@@ -40,7 +41,7 @@ class ProxyConfig(SecurityOptions):
         form=one_of(CLUSTER, "cluster"),
     )
     rocketmq_cluster_name: str = option("DefaultCluster", "Name of the cluster in account policies.")
-    grpc_server_port: int = option(8081, "Port for clients. 0 selects a free port.", minimum=0, maximum=65_535)
+    grpc_server_port: int = option(GRPC_PORT, "Port for clients. 0 selects a free port.", minimum=0, maximum=65_535)
     bind_address: str = option("0.0.0.0", "Address to listen on. Empty: all IPv4 and IPv6 addresses.")
     grpc_client_consumer_min_long_polling_timeout_millis: int = option(
         5_000, "Minimum time for which a request waits for messages, in milliseconds.", minimum=1, maximum=_HOUR_MS

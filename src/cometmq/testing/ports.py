@@ -9,8 +9,7 @@ import sys
 from collections import deque
 from typing import Final
 
-from cometmq.broker.controller import HA_PORT_DISTANCE
-from cometmq.broker.ports import FAST_PORT_DISTANCE
+from cometmq.message.ports import FAST_PORT_DISTANCE, HA_PORT_DISTANCE
 
 _FIRST: Final = 20_000
 _LAST: Final = 31_999

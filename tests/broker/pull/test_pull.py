@@ -12,7 +12,7 @@ from tests.broker.conftest import ConnectTo, StartBroker
 from tests.broker.wire import Wire, records
 
 from cometmq.broker.controller import Broker
-from cometmq.broker.ports import FAST_PORT_DISTANCE
+from cometmq.message.ports import FAST_PORT_DISTANCE
 from cometmq.message.sysflag import PULL_COMMIT, PULL_SUBSCRIPTION
 from cometmq.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData, TopicConfig, encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode

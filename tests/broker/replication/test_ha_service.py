@@ -17,12 +17,13 @@ from tests.broker.replication.slave import RawSlave, log_of
 from tests.broker.wire import Wire, send_header
 
 import cometmq.broker.replication.ha_service
-from cometmq.broker.controller import HA_PORT_DISTANCE, Broker
+from cometmq.broker.controller import Broker
 from cometmq.broker.limits import MAX_SLAVES, MAX_TRANSFER_BYTES, TRANSFER_HIGH_WATER_BYTES, TRANSFER_ROUND_BYTES
 from cometmq.broker.replication.frames import ReplicationError
 from cometmq.broker.replication.refusal_log import REFUSALS_SECONDS
 from cometmq.message.batch import BatchPiece, encode_batch
 from cometmq.message.hosts import format_address
+from cometmq.message.ports import HA_PORT_DISTANCE
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.testing import VirtualClock, free_port, settle
 

@@ -16,12 +16,11 @@ from tests.cli.conftest import CommandLine
 from tests.helpers.pace import Patience
 from tests.helpers.waiting import wait_for
 
-from cometmq.broker.controller import HA_PORT_DISTANCE
 from cometmq.broker.replication.frames import encode_report
 from cometmq.client import ConsumeFromWhere, Message, ProducerConfig, PushConfig
 from cometmq.client.sync import SyncProducer, SyncPushConsumer
 from cometmq.message.hosts import format_address, parse_address
-from cometmq.testing import free_port
+from cometmq.message.ports import HA_PORT_DISTANCE
 
 
 def test_topic_from_creation_to_deletion(cometmq: CommandLine) -> None:
@@ -236,15 +235,6 @@ def test_doctor_reports_every_check(offline: CommandLine) -> None:
     findings = json.loads(offline("doctor", "-o", "json").out)
     assert {"Python", "disk space", "open files"} <= {finding["check"] for finding in findings}
     assert all(finding["todo"] for finding in findings if finding["state"] != "ok")
-
-
-def test_doctor_looks_at_the_port_for_slaves_too(offline: CommandLine) -> None:
-    port = free_port()
-    with socket.create_server(("127.0.0.1", port + HA_PORT_DISTANCE)):
-        findings = {row["check"]: row for row in offline("doctor", "--port", str(port), "-o", "json").json()}
-    assert findings["port of the broker"]["state"] == "ok"
-    taken = findings["port of the broker for slaves"]
-    assert (taken["state"], taken["found"]) == ("advice", f"{port + HA_PORT_DISTANCE} is in use")
 
 
 def test_the_way_of_a_message_is_shown(cometmq: CommandLine) -> None:

@@ -13,9 +13,9 @@ from typing import Any, Final
 from tests.failover.nemesis.engines import ETCD, NemesisEngine, running_engine
 from tests.failover.nemesis.relays import Relays, Route
 
-from cometmq.broker.controller import HA_PORT_DISTANCE
 from cometmq.broker.failover.document import Document, Member
 from cometmq.message.hosts import format_address
+from cometmq.message.ports import HA_PORT_DISTANCE
 from cometmq.testing.cluster_keys import HOST, LINK_HOST, SMALL_STORE
 from cometmq.testing.ports import free_port
 from cometmq.testing.processes import ServerProcess

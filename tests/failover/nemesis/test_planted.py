@@ -14,8 +14,8 @@ from tests.failover.nemesis.load import SHORT_PAUSE_S, Load, LoadOptions, read_a
 from tests.failover.nemesis.relays import Relays, Route
 from tests.helpers.waiting import block_for, wait_for
 
-from cometmq.broker.controller import HA_PORT_DISTANCE
 from cometmq.message.hosts import parse_address
+from cometmq.message.ports import HA_PORT_DISTANCE
 from cometmq.testing import ProcessCluster
 from cometmq.testing.cluster_keys import HOST, LINK_HOST
 

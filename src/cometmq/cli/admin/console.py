@@ -23,9 +23,10 @@ from cometmq.cli.servers.process import (
     stop_when_stdin_ends,
     until_stdin_ends_option,
 )
-from cometmq.console.options import DEFAULT_CONSOLE_PORT, ConsoleOptions
+from cometmq.console.options import ConsoleOptions
 from cometmq.console.origins import Origin
 from cometmq.errors import SERVER, CometMQError, reason_of, require
+from cometmq.message.ports import CONSOLE_PORT
 
 _USERS: Final = (Column("name", "User"), Column("role", "Role"))
 
@@ -41,7 +42,7 @@ console_data_option = click.option(
 @click.group("console", invoke_without_command=True)
 @namesrv_alone
 @click.option(
-    "--port", type=click.IntRange(0, 65_535), default=DEFAULT_CONSOLE_PORT, show_default=True, help="Port to listen on."
+    "--port", type=click.IntRange(0, 65_535), default=CONSOLE_PORT, show_default=True, help="Port to listen on."
 )
 @click.option(
     "--host",

@@ -6,7 +6,6 @@ import os
 import platform
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,8 @@ import click
 from cometmq.cli.connection import administer, namesrv_option
 from cometmq.cli.failures import DONE, FAILED
 from cometmq.cli.output import Column, Progress, output_option, show
-from cometmq.cli.servers.process import DEFAULT_NAMESRV_PORT, DEFAULT_PORT, data_option
+from cometmq.cli.servers.ports import Port, ServePorts, holder_of, is_port_taken, port_options
+from cometmq.cli.servers.process import data_option
 from cometmq.client.admin import Admin
 from cometmq.client.admin.broker_health import check_queue_entries, check_store_time
 from cometmq.client.admin.finding import ADVICE, OK, PROBLEM, Finding
@@ -28,7 +28,9 @@ from cometmq.clock import SYSTEM_CLOCK
 from cometmq.core import CORE, NEXT_STEP, PATH
 from cometmq.errors import MissingPackageError, pip_install
 from cometmq.limits import CLOCK_BEHIND_MS
+from cometmq.message.ports import MCP_PORT
 from cometmq.quantity import quantity
+from cometmq.visible import visible
 
 DISK_LOW_BYTES: Final = 2 * 1024**3
 """Minimum free disk space. If there is less, a broker soon rejects messages, because the second CommitLog segment takes
@@ -52,20 +54,11 @@ _COLUMNS: Final = (
 
 @click.command("doctor")
 @data_option
-@click.option(
-    "--port", type=click.IntRange(0, 65_535), default=DEFAULT_PORT, show_default=True, help="Port of the broker."
-)
-@click.option(
-    "--namesrv-port",
-    type=click.IntRange(0, 65_535),
-    default=DEFAULT_NAMESRV_PORT,
-    show_default=True,
-    help="Port of the nameserver.",
-)
+@port_options
 @click.option("--cluster", is_flag=True, help="Check the running cluster given by -n instead of this machine.")
 @namesrv_option
 @output_option
-def command(data: Path, port: int, namesrv_port: int, cluster: bool, namesrv: str, output: str) -> int:
+def command(data: Path, ports: ServePorts, cluster: bool, namesrv: str, output: str) -> int:
     """Check this machine: Python, Java, disk space, ports and limits.
 
     With --cluster, check that nameservers and brokers answer at their advertised addresses. Also check their disks,
@@ -79,9 +72,7 @@ def command(data: Path, port: int, namesrv_port: int, cluster: bool, namesrv: st
             return [finding async for finding in examine_cluster(admin, namesrv_addresses(namesrv), _watch)]
 
         return _show_findings(administer(namesrv, work), f"Cluster of {namesrv}", output)
-    findings = list(
-        run_checks(data, {"nameserver": namesrv_port, "broker": port, "broker for slaves": port and port + 1})
-    )
+    findings = list(run_checks(data, [*ports.listed(), Port("MCP server", MCP_PORT, "--port of cometmq mcp")]))
     return _show_findings(findings, "CometMQ on this machine", output)
 
 
@@ -98,7 +89,7 @@ def _show_findings(findings: Sequence[Finding], title: str, output: str) -> int:
     return FAILED if any(finding.state == PROBLEM for finding in findings) else DONE
 
 
-def run_checks(data: Path, ports: dict[str, int]) -> Iterator[Finding]:
+def run_checks(data: Path, ports: Sequence[Port]) -> Iterator[Finding]:
     """Run every check of this machine."""
     yield _python()
     yield _package("uvloop", "faster event loop", "pip install uvloop")
@@ -108,7 +99,7 @@ def run_checks(data: Path, ports: dict[str, int]) -> Iterator[Finding]:
     yield _java()
     yield _disk(data)
     yield from _stores(data)
-    yield from (_port(what, port) for what, port in ports.items())
+    yield from map(_port, ports)
     yield _open_files()
     yield _memory()
 
@@ -131,17 +122,6 @@ def free_bytes(place: Path) -> int:
     while not existing.exists():
         existing = existing.parent
     return shutil.disk_usage(existing).free
-
-
-def is_port_taken(port: int) -> bool:
-    """Return True if a server cannot listen on ``port``."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("0.0.0.0", port))
-        except OSError:
-            return True
-    return False
 
 
 # the version needs no check: pip refuses to install on a Python that is too old
@@ -234,16 +214,13 @@ def _entries(data: Path) -> Iterator[Finding]:
             yield check_queue_entries(str(store), f"{count:,} of {quantity(len(missing), 'queue')}, {begin}")
 
 
-def _port(what: str, port: int) -> Finding:
-    if port and is_port_taken(port):
-        option = "--namesrv-port" if what == "nameserver" else "--port"
-        return Finding(
-            f"port of the {what}",
-            ADVICE,
-            f"{port} is in use",
-            f"CometMQ may be running already; otherwise choose another {option}",
-        )
-    return Finding(f"port of the {what}", OK, f"{port} is free")
+def _port(port: Port) -> Finding:
+    check = f"port of the {port.what}"
+    if not is_port_taken(port.number):
+        return Finding(check, OK, f"{port.number} is free")
+    holder = holder_of(port.number)
+    found = f"{port.number} is in use" + (f" by {visible(holder)}" if holder else "")
+    return Finding(check, ADVICE, found, f"CometMQ may be running already; otherwise choose another {port.option}")
 
 
 def _open_files() -> Finding:

@@ -32,17 +32,8 @@ from cometmq.visible import visible
 
 _log = logging.getLogger(__name__)
 
-DEFAULT_NAMESRV_PORT: Final = 9876
-DEFAULT_PORT: Final = 10911
-DEFAULT_METRICS_PORT: Final = 5556
-"""Nameserver port of `serve`. The first broker uses port 5557."""
-DEFAULT_GRPC_PORT: Final = 8081
-"""Port for RocketMQ 5 clients. Apache's proxy uses the same port."""
 OLD_DATA: Final = Path("cometmq-data")
 """Store directory in the current directory that earlier versions used. It is still used if it exists."""
-DEFAULT_NAMESRV: Final = f"127.0.0.1:{DEFAULT_NAMESRV_PORT}"
-PORTS_PER_BROKER: Final = 10
-"""Distance between the ports of two brokers that `serve` runs. Each broker also uses port - 2 and port + 1."""
 
 _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _SAME_REQUEST_SECONDS: Final = 0.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +15,8 @@ from cometmq.cli.output import say
 from cometmq.cli.servers.console_options import console_url_option, reports_option
 from cometmq.cli.servers.logs import log_options
 from cometmq.cli.servers.memory import tune_memory
+from cometmq.cli.servers.ports import PORTS_PER_BROKER, ServePorts, port_options
 from cometmq.cli.servers.process import (
-    DEFAULT_GRPC_PORT,
-    DEFAULT_METRICS_PORT,
-    DEFAULT_NAMESRV_PORT,
-    DEFAULT_PORT,
-    PORTS_PER_BROKER,
     Stopping,
     advertise_option,
     announce,
@@ -34,7 +30,6 @@ from cometmq.cli.servers.process import (
     tell_data,
     warn,
 )
-from cometmq.console.options import DEFAULT_CONSOLE_PORT
 from cometmq.console.origins import Origin
 from cometmq.errors import SERVER, CometMQError, require
 from cometmq.message.hosts import address_here, format_address
@@ -71,42 +66,12 @@ _EVERYWHERE = ("0.0.0.0", "::")
 )
 @advertise_option
 @listener_option
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65_535),
-    default=DEFAULT_PORT,
-    show_default=True,
-    help="Port of the first broker; 0 selects free ports.",
-)
-@click.option(
-    "--namesrv-port",
-    type=click.IntRange(0, 65_535),
-    default=DEFAULT_NAMESRV_PORT,
-    show_default=True,
-    help="Port of the nameserver; 0 selects a free port.",
-)
-@click.option(
-    "--metrics-port",
-    type=click.IntRange(0, 65_535),
-    help=f"Nameserver's port for Prometheus and health checks; brokers use the next ports. 0 selects free ports.  "
-    f"[default: {DEFAULT_METRICS_PORT}, or 0 with --port 0]",
-)
-@click.option(
-    "--console-port",
-    type=click.IntRange(0, 65_535),
-    help=f"Port of the web console on this machine; 0 selects a free port.  "
-    f"[default: {DEFAULT_CONSOLE_PORT}, or 0 with --port 0]",
-)
+@port_options
 @click.option("--no-console", is_flag=True, help="Do not start the web console.")
 @console_url_option("--console-url")
 @click.option("--allow-changes", is_flag=True, help="Allow visitors to make changes in the console.")
 @reports_option
 @click.option("--no-metrics", is_flag=True, help="Do not serve metrics and health checks.")
-@click.option(
-    "--grpc-port",
-    type=click.IntRange(0, 65_535),
-    help=f"Port for RocketMQ 5 clients; 0 selects a free port.  [default: {DEFAULT_GRPC_PORT}, or 0 with --port 0]",
-)
 @click.option("--no-grpc", is_flag=True, help="Do not serve RocketMQ 5 clients.")
 @set_option
 @begin_anew_option
@@ -117,16 +82,12 @@ def command(
     host: str,
     advertise: tuple[str, ...],
     listeners: tuple[str, ...],
-    port: int,
-    namesrv_port: int,
-    console_port: int | None,
+    ports: ServePorts,
     no_console: bool,
     urls: tuple[Origin, ...],
     allow_changes: bool,
     reports: Path | None,
-    metrics_port: int | None,
     no_metrics: bool,
-    grpc_port: int | None,
     no_grpc: bool,
     settings: tuple[str, ...],
     begin_anew: bool,
@@ -137,25 +98,21 @@ def command(
     store, and is restarted if it dies. Topics are spread over all brokers.
     """
     require("cometmq serve", SERVER, "numpy", "h11")
-    if port == namesrv_port != 0:
-        raise click.UsageError(f"--port and --namesrv-port are both {port}; nameserver and broker need different ports")
+    if ports.broker == ports.namesrv != 0:
+        both = f"--port and --namesrv-port are both {ports.broker}"
+        raise click.UsageError(f"{both}; nameserver and broker need different ports")
     advertised = _advertised(advertise, listeners)
-    if metrics_port is None:
-        metrics_port = DEFAULT_METRICS_PORT if port else 0
-    if grpc_port is None:
-        grpc_port = DEFAULT_GRPC_PORT if port else 0
-    if console_port is None:
-        console_port = DEFAULT_CONSOLE_PORT if port else 0
     options = ServeOptions(
         data=data.absolute(),
         host=host,
         advertised=advertised,
         listeners=",".join(listeners),
-        port=port,
-        namesrv_port=namesrv_port,
-        metrics_port=None if no_metrics else metrics_port,
-        grpc_port=None if no_grpc else grpc_port,
-        console_port=None if no_console else console_port,
+        ports=replace(
+            ports,
+            metrics=None if no_metrics else ports.metrics,
+            grpc=None if no_grpc else ports.grpc,
+            console=None if no_console else ports.console,
+        ),
         console_urls=urls,
         allow_changes=allow_changes,
         reports=reports,
@@ -185,14 +142,7 @@ class ServeOptions:
     advertised: Mapping[str, Advertised]
     """Addresses at which clients reach the first broker, by listener. Other brokers use higher ports."""
     listeners: str
-    port: int
-    namesrv_port: int
-    metrics_port: int | None
-    """Port for metrics. If it is None, metrics are not served."""
-    grpc_port: int | None
-    """Port for RocketMQ 5 clients. If it is None, they are not served."""
-    console_port: int | None
-    """Port of the console. If it is None, there is no console."""
+    ports: ServePorts
     console_urls: tuple[Origin, ...]
     allow_changes: bool
     reports: Path | None
@@ -217,7 +167,7 @@ class ServeOptions:
             f"brokerName=broker-{number}",
             f"namesrvAddr={namesrv_address}",
             f"bindAddress={self.host}",
-            f"listenPort={self.broker_port(number)}",
+            f"listenPort={self.ports.broker_port(number)}",
             f"storePathRootDir={self.data / f'broker-{number}'}",
             *advertised,
             *self.metrics_keys(1 + number),
@@ -226,14 +176,10 @@ class ServeOptions:
 
     def metrics_keys(self, number: int) -> tuple[str, ...]:
         """Return one server's configuration keys for metrics. Server 0 is the nameserver; brokers start at 1."""
-        if self.metrics_port is None:
+        port = self.ports.metrics_port(number)
+        if port is None:
             return ()
-        port = self.metrics_port and self.metrics_port + number
         return f"metricsExporterType={PROM}", f"metricsPromExporterPort={port}"
-
-    def broker_port(self, number: int) -> int:
-        """Return one broker's port. Port 0, which means a free port, remains 0."""
-        return self.port and self.port + number * PORTS_PER_BROKER
 
 
 def _log_options() -> tuple[str, ...]:
@@ -271,13 +217,13 @@ async def _start_nameserver(options: ServeOptions, services: AsyncExitStack) -> 
     values = parse_overrides(NamesrvConfig, shared + options.metrics_keys(0))
     config = NamesrvConfig(
         **with_tls_file(values),
-        listen_port=options.namesrv_port,
+        listen_port=options.ports.namesrv,
         listeners=options.listeners,
         bind_address=options.host,
         kv_config_path=str(options.data / "namesrv" / "kvConfig.json"),
     )
     server = NameServer(config)
-    running = run_service(server, what="nameserver", port=options.namesrv_port, option="--namesrv-port")
+    running = run_service(server, what="nameserver", port=options.ports.namesrv, option="--namesrv-port")
     await services.enter_async_context(running)
     return server.address
 
@@ -286,13 +232,13 @@ async def _start_console(options: ServeOptions, namesrv: str, services: AsyncExi
     """Serve the console to this machine in a separate process, because rendering pages would delay messages here. If
     this fails, only a warning is printed. The socket is created here, so that a restarted console keeps its address.
     """
-    if options.console_port is None:
+    if options.ports.console is None:
         return
     from cometmq.cli.servers.supervise import Child
     from cometmq.console.listening import listen
     from cometmq.console.options import ConsoleOptions
 
-    console = ConsoleOptions(namesrv, options.data / "console", port=options.console_port)
+    console = ConsoleOptions(namesrv, options.data / "console", port=options.ports.console)
     try:
         listening = services.enter_context(listen(console.host, console.port))
         words = ["console", "--until-stdin-ends", f"--descriptor={listening.fileno()}"]
@@ -322,7 +268,9 @@ async def _serve_in_one_process(options: ServeOptions, stopping: Stopping) -> No
         namesrv = await _start_nameserver(options, services)
         values: dict[str, Any] = parse_overrides(BrokerConfig, options.broker_keys(0, namesrv))
         broker = Broker(BrokerConfig(**with_tls_file(values)), begin_anew=options.begin_anew)
-        await services.enter_async_context(run_service(broker, what="broker", port=options.port, option="--port"))
+        await services.enter_async_context(
+            run_service(broker, what="broker", port=options.ports.broker, option="--port")
+        )
         await _start_endpoint(options, broker, services)
         tune_memory()
         if broker.monitor is not None and broker.monitor.url:
@@ -334,20 +282,20 @@ async def _serve_in_one_process(options: ServeOptions, stopping: Stopping) -> No
 
 async def _start_endpoint(options: ServeOptions, broker: Broker, services: AsyncExitStack) -> None:
     """Start the endpoint for RocketMQ 5 clients."""
-    if options.grpc_port is None or broker.is_slave:
+    if options.ports.grpc is None or broker.is_slave:
         return
     from cometmq.proxy.embedded import BrokerEndpoint
 
     endpoint = BrokerEndpoint(broker)
     services.push_async_callback(endpoint.stop)
-    await endpoint.start(broker.config.grpc_server_port or options.grpc_port)
+    await endpoint.start(broker.config.grpc_server_port or options.ports.grpc)
     if endpoint.is_open:
         say(f"Clients of RocketMQ 5 (gRPC) at {endpoint.address}\n")
 
 
 async def _start_proxy(options: ServeOptions, namesrv: str, services: AsyncExitStack) -> None:
     """Start the endpoint for RocketMQ 5 clients in front of several brokers."""
-    if options.grpc_port is None:
+    if options.ports.grpc is None:
         return
     from cometmq.proxy.proxy_config import ProxyConfig
     from cometmq.proxy.standalone import FleetProxy
@@ -355,7 +303,7 @@ async def _start_proxy(options: ServeOptions, namesrv: str, services: AsyncExitS
 
     shared = tuple(setting for setting in options.settings if setting.partition("=")[0] in options_of(ProxyConfig))
     values = parse_overrides(ProxyConfig, shared)
-    port = {"namesrv_addr": namesrv, "bind_address": options.host, "grpc_server_port": options.grpc_port}
+    port = {"namesrv_addr": namesrv, "bind_address": options.host, "grpc_server_port": options.ports.grpc}
     proxy = FleetProxy(ProxyConfig(**with_tls_file({**port, **values})))
     services.push_async_callback(proxy.stop)
     try:
@@ -381,7 +329,7 @@ async def _serve_in_processes(options: ServeOptions, brokers: int, stopping: Sto
             await child.start()
         await _start_proxy(options, namesrv, services)
         tune_memory()
-        addresses = f"{brokers} brokers from {format_address(options.host, options.port)} on"
+        addresses = f"{brokers} brokers from {format_address(options.host, options.ports.broker)} on"
         announce(f"CometMQ ready: nameserver {namesrv}, {addresses}, data in {options.data}")
         await _start_console(options, namesrv, services)
         await stopping.wait()

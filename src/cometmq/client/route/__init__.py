@@ -17,12 +17,13 @@ from cometmq.clock import Clock
 from cometmq.limits import MAX_ROUTE_QUEUES
 from cometmq.message.hosts import parse_address, split_addresses
 from cometmq.message.names import MASTER_ID, PERM_READ, PERM_WRITE
+from cometmq.message.ports import NAMESRV_PORT
 from cometmq.remoting.bodies import MessageQueue, TopicRouteData, decode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.headers import GetRouteInfoRequestHeader, Header
 
-DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
+DEFAULT_NAMESRV: Final = f"127.0.0.1:{NAMESRV_PORT}"
 OTHER_NAMESRV_TIMEOUT_S: Final = 1.0
 """Timeout for each further nameserver that is asked about topics unknown to the first one."""
 _COUNT_DIGITS: Final = 9

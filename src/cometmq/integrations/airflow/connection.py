@@ -10,10 +10,10 @@ from cometmq.client import Credentials, Security, Tls
 from cometmq.client.route import namesrv_addresses
 from cometmq.errors import CometMQError
 from cometmq.message.hosts import with_port
+from cometmq.message.ports import NAMESRV_PORT
 from cometmq.threads import in_thread
 
 TYPE: Final = "rocketmq"
-_PORT: Final = 9876
 _TEXTS: Final = {
     "trust_cert_path": "File with the certificates of trusted authorities; by default the system's",
     "cert_path": "File with the client's own certificate",
@@ -48,7 +48,7 @@ def description() -> dict[str, Any]:
         "ui-field-behaviour": {
             "hidden-fields": ["schema"],
             "relabeling": {"host": "Nameservers", "login": "Access key", "password": "Secret key"},
-            "placeholders": {"host": "host or host:port;host:port", "port": str(_PORT)},
+            "placeholders": {"host": "host or host:port;host:port", "port": str(NAMESRV_PORT)},
         },
     }
 
@@ -111,7 +111,7 @@ def _nameservers(name: str, host: str | None, port: int | None) -> str | None:
     if not host:
         return None
     hosts = [part.strip() for part in host.split(";") if part.strip()]
-    text = ";".join(with_port(part, port or _PORT) for part in hosts)
+    text = ";".join(with_port(part, port or NAMESRV_PORT) for part in hosts)
     try:
         namesrv_addresses(text)
     except ValueError as error:

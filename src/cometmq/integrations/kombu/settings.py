@@ -17,13 +17,13 @@ from kombu import Connection
 from cometmq.integrations.kombu.names import group_of, quoted
 from cometmq.limits import MAX_MESSAGE_BYTES
 from cometmq.message.hosts import with_port
+from cometmq.message.ports import NAMESRV_PORT
 from cometmq.remoting.security import Security
 from cometmq.remoting.signing import Credentials
 from cometmq.remoting.tls.contexts import Tls
 
 log = logging.getLogger(__name__)
 
-PORT: Final = 9876
 MAX_PREFIX_CHARS: Final = 20
 _SECURE: Final = "cometmqs"
 _OFF: Final = (ssl.CERT_NONE, "CERT_NONE", "none", "optional", "CERT_OPTIONAL", ssl.CERT_OPTIONAL)
@@ -99,7 +99,7 @@ class Settings:
         prefix = quoted(str(options.get("topic_prefix") or path))
         return cls(
             namesrv=";".join(
-                with_port(host + (port if ":" not in host else ""), PORT) for host in dict.fromkeys(hosts)
+                with_port(host + (port if ":" not in host else ""), NAMESRV_PORT) for host in dict.fromkeys(hosts)
             ),
             security=_security(client, first),
             topic_prefix=f"{prefix}|" if prefix else "",

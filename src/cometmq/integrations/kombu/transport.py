@@ -16,7 +16,8 @@ from cometmq.integrations.kombu.channel import Channel
 from cometmq.integrations.kombu.errors import CONNECTION_ERRORS, RefusedError, raise_to_kombu
 from cometmq.integrations.kombu.mailbox import Mailbox
 from cometmq.integrations.kombu.sessions import SESSIONS, SyncSession
-from cometmq.integrations.kombu.settings import PORT, Settings, masked
+from cometmq.integrations.kombu.settings import Settings, masked
+from cometmq.message.ports import NAMESRV_PORT
 
 DRIVER: Final = "cometmq"
 _AT_ONCE: Final = 100
@@ -28,7 +29,7 @@ class Transport(virtual.Transport):
 
     Channel = Channel
     can_parse_url = True
-    default_port = PORT
+    default_port = NAMESRV_PORT
     driver_type = DRIVER
     driver_name = "cometmq"
     polling_interval = None

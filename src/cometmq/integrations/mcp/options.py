@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.errors import CometMQError, reason_of
+from cometmq.message.ports import MCP_PORT
 
-DEFAULT_MCP_PORT: Final = 8090
 TOKEN_VARIABLE: Final = "COMETMQ_MCP_TOKEN"
 """Environment variable with the bearer token that HTTP clients must send."""
 
@@ -88,7 +88,7 @@ class HttpOptions:
 
     token: str
     host: str = "127.0.0.1"
-    port: int = DEFAULT_MCP_PORT
+    port: int = MCP_PORT
     names: tuple[str, ...] = ()
     """Further names by which clients and proxies call this server."""
     certificate: Path | None = None
