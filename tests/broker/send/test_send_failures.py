@@ -22,7 +22,7 @@ from cometmq.broker.controller import Broker
 from cometmq.broker.limits import TABLE_RETRY_SECONDS
 from cometmq.broker.tables.topics import TopicConfigManager
 from cometmq.remoting.admin_headers import CreateTopicRequestHeader
-from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.codes import NOT_STORED, RequestCode, ResponseCode
 from cometmq.store.table_journal import TableJournal
 from cometmq.testing import VirtualClock
 
@@ -98,9 +98,11 @@ async def test_failed_flush_is_never_believed_again(
     wire = await connect_to(await start_on(flush_disk_type="SYNC_FLUSH"))
     assert (await wire.send("T", b"safe")).code == ResponseCode.SUCCESS
     disk.flush_error = errno.EIO
-    assert (await wire.send("T", b"lost")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    lost = await wire.send("T", b"lost")
+    assert (lost.code, lost.ext_fields.get(NOT_STORED)) == (ResponseCode.SERVICE_NOT_AVAILABLE, None)
     disk.flush_error = None
-    assert (await wire.send("T", b"later")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    later = await wire.send("T", b"later")
+    assert (later.code, later.ext_fields.get(NOT_STORED)) == (ResponseCode.SERVICE_NOT_AVAILABLE, "true")
     assert (await wire.pull("T")).code == ResponseCode.SUCCESS, "consumers go on"
 
 
@@ -187,6 +189,7 @@ async def test_messages_of_a_topic_that_is_in_no_file_are_never_acknowledged(
         for topic in ("New", "New", "Newer"):
             answer = await wire.send(topic)
             assert (answer.code, answer.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, words)
+            assert answer.ext_fields[NOT_STORED] == "true", "it can be sent again or elsewhere"
         assert broker.store.max_physical_offset == end
         assert (await wire.send("Old")).code == ResponseCode.SUCCESS, "known topics go on"
         clock.advance(TABLE_RETRY_SECONDS)

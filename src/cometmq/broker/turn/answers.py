@@ -19,7 +19,7 @@ from cometmq.remoting.codes import CURRENT_VERSION, LanguageCode, RequestCode, R
 from cometmq.remoting.command import FLAG_RESPONSE, decode_command, encode_binary_field
 from cometmq.remoting.frame import JSON, ROCKETMQ, FrameDecoder
 from cometmq.remoting.headers import SendMessageResponseHeader
-from cometmq.remoting.processors import SERVER_LANGUAGE, Request, Response, encode_response
+from cometmq.remoting.processors import SERVER_LANGUAGE, Request, Response, RpcRejectedError, encode_response
 from cometmq.remoting.rpc_latency import RpcLatency
 from cometmq.remoting.server_connection import ServerConnection
 
@@ -176,12 +176,12 @@ class SendAnswers:
                 continue
             send.connection.respond(send.request, self._response(send, code))
 
-    def refused(self, code: int, remark: str, sends: Iterable[PendingSend | PlainAnswers]) -> None:
-        """Answer requests whose messages have not been stored."""
-        response = Response(code, remark=remark, ext=self.ext)
+    def refused(self, refusal: RpcRejectedError, sends: Iterable[PendingSend | PlainAnswers]) -> None:
+        """Answer requests whose messages are not acknowledged."""
+        response = refusal.response(self.ext)
         for send in sends:
             if isinstance(send, PlainAnswers):
-                self._count_plain(send, code)
+                self._count_plain(send, refusal.code)
                 for connection, _, opaques, *_ in send.connections:
                     requests = [
                         (opaque, ROCKETMQ if is_binary else JSON) for opaque, is_binary in _OPAQUES.iter_unpack(opaques)

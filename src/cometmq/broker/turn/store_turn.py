@@ -44,7 +44,7 @@ from cometmq.broker.statistics.traffic import DELAY, FIFO, NORMAL, SMALL_BYTES, 
 from cometmq.broker.turn.answers import PendingSend, PlainAnswers
 from cometmq.broker.turn.inner_message import InnerMessage, Stored, read_properties
 from cometmq.broker.turn.lite_messages import LiteMessages
-from cometmq.broker.turn.targets import NotServingError, RefusedError, SendTarget, SendTargets
+from cometmq.broker.turn.targets import NotServingError, RefusedError, SendTarget, SendTargets, perhaps_stored
 from cometmq.broker.turn.waiters import SendWaiters
 from cometmq.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_CHARS
 from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
@@ -135,7 +135,7 @@ class StoreTurn:
         if self._stopping:
             self.refusal = NotServingError("the broker is shutting down")
         elif error is not None:
-            self.refusal = _not_available(error)
+            self.refusal = NotServingError(str(error))
         else:
             self.refusal = self._forbidden
 
@@ -428,7 +428,7 @@ class StoreTurn:
         self._stats.put_failed += messages
         _log.error("cannot store the %d messages in a turn: %s", messages, refusal.remark)
         _notify(inner, refusal)
-        self._answers.refused(refusal.code, refusal.remark, pending)
+        self._answers.refused(refusal, pending)
 
 
 def call_all(late: list[Late]) -> None:
@@ -446,7 +446,7 @@ def _notify(inner: list[tuple[WhenStored, Stored]], refusal: RefusedError | None
 
 
 def _call_when_safe(inner: list[tuple[WhenStored, Stored]], error: StoreError | None) -> None:
-    _notify(inner, None if error is None else _not_available(error))
+    _notify(inner, None if error is None else perhaps_stored(error))
 
 
 def _illegal(why: str) -> RefusedError:
@@ -458,12 +458,8 @@ def _failed(error: Exception) -> RefusedError:
     if isinstance(error, RefusedError):
         return error
     if isinstance(error, StoreError):
-        return _not_available(error)
+        return perhaps_stored(error)
     if isinstance(error, ValueError):
         return _illegal(str(error))
     _log.error("messages were not stored because of an internal error", exc_info=error)
     return RefusedError(ResponseCode.SYSTEM_ERROR, f"not stored, internal error: {type(error).__name__}: {error}")
-
-
-def _not_available(error: StoreError) -> RefusedError:
-    return RefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error}")

@@ -45,6 +45,7 @@ from cometmq.remoting.bodies import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.codes import NOT_STORED, ResponseCode
 from cometmq.remoting.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from cometmq.remoting.processors import PostponeError, Response, RpcRejectedError
+from cometmq.store.errors import StoreError
 from cometmq.store.message_store import ConsumeQueue, MessageStore
 from cometmq.store.queue.consume_queue import MAX_QUEUE_ID
 
@@ -67,6 +68,11 @@ class NotServingError(RefusedError):
     def response(self, ext: Mapping[str, str] | None = None) -> Response:
         """Return the response to send."""
         return super().response({**(ext or {}), NOT_STORED: "true"})
+
+
+def perhaps_stored(error: StoreError) -> RefusedError:
+    """Return the refusal of messages whose write or flush failed. A later start may find them in the log."""
+    return RefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error}")
 
 
 QueueFound = Callable[["SendTarget", ConsumeQueue], None]
@@ -372,7 +378,5 @@ def consuming_group(groups: SubscriptionGroupManager, name: str) -> Subscription
     return group
 
 
-def _topics_not_saved() -> RefusedError:
-    return RefusedError(
-        ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now: the table of topics cannot be written"
-    )
+def _topics_not_saved() -> NotServingError:
+    return NotServingError("the table of topics cannot be written")

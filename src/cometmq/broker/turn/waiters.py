@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from cometmq.broker.limits import MAX_UNFLUSHED_CONNECTION_BYTES, MAX_UNFLUSHED_TOTAL_BYTES
 from cometmq.broker.turn.answers import PendingSend, PlainAnswers, SendAnswers
 from cometmq.broker.turn.group_transfer import Replicated
-from cometmq.broker.turn.targets import SendHeader
+from cometmq.broker.turn.targets import RefusedError, SendHeader, perhaps_stored
 from cometmq.clock import TimerHandle
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.server_connection import ServerConnection
@@ -186,13 +186,13 @@ class SendWaiters:
         if error is not None:
             requests = sum(1 if isinstance(send, PendingSend) else send.requests for send in sends)
             _log.error("%d sends were not acknowledged because their flush failed: %s", requests, error)
-            self.answers.refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error}", sends)
+            self.answers.refused(perhaps_stored(error), sends)
         elif code == ResponseCode.SUCCESS:
             self.answers.stored(sends)
         elif code in _STORED:
             self.answers.answer_with_warning(code, sends)
         else:
-            self.answers.refused(code, NO_LONGER_MASTER, sends)
+            self.answers.refused(RefusedError(code, NO_LONGER_MASTER), sends)
         if not self._total_bytes:
             self._nothing_waits.set()
 
