@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,10 @@ ROOT: Final = Path(__file__).parents[2]
 """The checkout, in which Python finds the modules of the demo."""
 REPORT_SECONDS: Final = 0.2
 """A worker reports its progress this often."""
+
+LAST_LINES: Final = 20
+"""Lines of the log of a process that failed that are shown."""
+_ERROR: Final = re.compile(r"^cometmq: |^[\w.]+(Error|Exception)\b| ERROR | CRITICAL ")
 
 
 class Sent(msgspec.Struct):
@@ -96,10 +101,13 @@ class Process:
             raise self.failure()
 
     def failure(self) -> CometMQError:
-        """Return an error with the last line of its log."""
-        lines = self._log.read_text(errors="replace").strip().splitlines()
-        reason = lines[-1].removeprefix("cometmq: ") if lines else "it wrote nothing"
-        return CometMQError(f"{self.name} failed: {reason}", next_step=f"{self._log} has all that it wrote")
+        """Return an error with the last lines of its log, and with its last error if that stands before them."""
+        lines = self._log.read_text(errors="replace").strip().splitlines() or ["it wrote nothing"]
+        shown = lines[-LAST_LINES:]
+        if not any(map(_ERROR.search, shown)):
+            shown = [*filter(_ERROR.search, lines)][-1:] + shown
+        reason = f" {shown[0].removeprefix('cometmq: ')}" if len(shown) == 1 else "\n  ".join(["", *shown, ""])
+        return CometMQError(f"{self.name} failed:{reason}", next_step=f"{self._log} has all that it wrote")
 
     def stop(self) -> None:
         """Ask the process to stop."""

@@ -19,7 +19,7 @@ import pytest
 from examples.demo.__main__ import played
 from examples.demo.lake import Audited, Lake
 from examples.demo.orders import CANCELLED_EARLY, CANCELLED_LATE, DELIVERED, TOPIC, events_of
-from examples.demo.process import Sent
+from examples.demo.process import LAST_LINES, Process, Sent
 from examples.demo.producer import OrderProducer, Task
 from examples.demo.report import compare
 from examples.demo.stage import Observed, Plan, Stage
@@ -28,6 +28,7 @@ from tests.spark.home import quick_drivers
 
 from cometmq.client.errors import RouteNotFoundError
 from cometmq.client.producer.producer import Producer
+from cometmq.errors import CometMQError
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.testing import Cluster
 
@@ -252,6 +253,32 @@ def running_in(place: Path) -> list[int]:
         except OSError:
             continue
     return found
+
+
+async def failure_of(log: Path, statement: str) -> str:
+    """The error of a process that runs a statement."""
+    process = Process("broker", "timeit", ("-n1", "-r1", "-s", "import atexit, sys", statement), log)
+    await process.start()
+    with pytest.raises(CometMQError) as failed:
+        await process.finished()
+    await process.kill()
+    assert str(log) in str(failed.value)
+    return str(failed.value)
+
+
+async def test_a_process_that_failed_is_shown_with_the_end_of_its_log(tmp_path: Path) -> None:
+    goodbye = "atexit.register(lambda: sys.stderr.write('the port is closed\\n'))"
+    failure = await failure_of(tmp_path / "broker.log", f"{goodbye}; raise ValueError('the store is damaged')")
+    assert "ValueError: the store is damaged\n" in failure
+    assert "the port is closed\n" in failure
+    assert "Traceback" in failure
+
+
+async def test_a_process_that_failed_is_shown_with_its_error_however_much_it_wrote_after_it(tmp_path: Path) -> None:
+    written = "'2026-12-01 ERROR store: the disk is gone\\n' + 'a connection is closed\\n' * 100_000"
+    failure = await failure_of(tmp_path / "broker.log", f"atexit.register(sys.stderr.write, {written}); sys.exit(1)")
+    assert "ERROR store: the disk is gone\n" in failure
+    assert failure.count("a connection is closed") == LAST_LINES
 
 
 def test_demo_without_java_says_what_to_do(tmp_path: Path) -> None:
