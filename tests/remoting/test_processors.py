@@ -54,6 +54,22 @@ def test_marks_name_code_header_and_limits_of_each_handler() -> None:
     ]
 
 
+def test_a_java_request_without_fields_is_decoded_as_one_with_no_fields() -> None:
+    table = ProcessorTable()
+    table.add(Part())
+    code = int(RequestCode.GET_BROKER_CONFIG)
+    java = b'{"code":%d,"flag":0,"language":"JAVA","opaque":7,"serializeTypeCurrentRPC":"JSON","version":407}' % code
+    processor = table.find(JSON, java)
+    assert processor is not None
+    found = [
+        processor.decode(JSON, java.replace(b'"flag"', fields + b'"flag"'))
+        for fields in (b"", b'"extFields":{},', b'"extFields":{"Signature":"s"},', b'"extFields":null,')
+    ]
+    assert [(one.code, one.opaque, one.language, one.version, one.header) for one in found] == [
+        (code, 7, "JAVA", 407, NoHeader())
+    ] * 4
+
+
 @given(
     code=st.sampled_from([0, ResponseCode.SYSTEM_ERROR, 2**31 - 1, -1]),
     opaque=st.integers(-(2**31), 2**31 - 1),

@@ -86,6 +86,12 @@ class Request(msgspec.Struct, Generic[H], rename={"header": "extFields"}):
         return ROCKETMQ if self.serializeTypeCurrentRPC == "ROCKETMQ" else JSON
 
 
+class _BareRequest(Request[NoHeader], rename={"header": "extFields"}):
+    """A request without fields: Java's clients send no ``extFields``."""
+
+    header: NoHeader = msgspec.field(default_factory=NoHeader)
+
+
 class Response(msgspec.Struct):
     """A response: a code, a typed header or other fields (``ext``), a remark, and a body in one or more pieces."""
 
@@ -221,10 +227,8 @@ class Processor:
         """True if requests with this code never take long. The clock is read only after other requests."""
         self.header_type = header_type
         self.handler = handler
-        self._decoder: msgspec.json.Decoder[Request[Any]] = msgspec.json.Decoder(
-            Request[header_type],  # type: ignore[valid-type]
-            strict=False,
-        )
+        kind: Any = _BareRequest if header_type is NoHeader else Request[header_type]  # type: ignore[valid-type]
+        self._decoder: msgspec.json.Decoder[Request[Any]] = msgspec.json.Decoder(kind, strict=False)
 
     def decode(self, serialize_type: int, header: bytes) -> Request[Any]:
         """Decode a request's header.
@@ -376,8 +380,8 @@ def encode_response(
     if remark is not None and len(remark) > MAX_REMARK_CHARS:
         remark = remark[:MAX_REMARK_CHARS]
     body = response.body
-    pieces: Sequence[Buffer] = (body,) if isinstance(body, (bytes, memoryview)) else body
-    body_length = sum(map(len, pieces))
+    pieces: Sequence[Buffer] = ((body,) if body else ()) if isinstance(body, (bytes, memoryview)) else body
+    body_length = sum(map(len, pieces)) if pieces else 0
     if serialize_type == ROCKETMQ:
         head = encode_binary_header(
             RemotingCommand(
@@ -397,7 +401,8 @@ def encode_response(
             response.code, opaque, FLAG_RESPONSE, remark, fields or None, language, CURRENT_VERSION
         )
     out: list[Buffer] = [encode_frame(serialize_type, head, body_length)]
-    out.extend(piece for piece in pieces if len(piece))
+    if body_length:
+        out += [piece for piece in pieces if len(piece)]
     return out
 
 

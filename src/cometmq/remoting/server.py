@@ -28,12 +28,7 @@ from cometmq.limits import (
 )
 from cometmq.periodic import Periodic
 from cometmq.remoting.codes import ResponseCode
-from cometmq.remoting.command import (
-    FLAG_ONEWAY,
-    FLAG_RESPONSE,
-    decode_command,
-    decode_header,
-)
+from cometmq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, decode_command, decode_header
 from cometmq.remoting.connections.accepted import Accepted
 from cometmq.remoting.connections.busy_poll import BusyPoll, can_busy_poll
 from cometmq.remoting.connections.ending import end_all, is_left_to_reset
@@ -278,7 +273,8 @@ class RemotingServer:
     def wrote(self, connection: ServerConnection) -> None:
         """Flush the connection at the end of the round."""
         self._dirty.append(connection)
-        self.schedule_round()
+        if not self.round_is_scheduled:
+            self.schedule_round()
 
     def abort_largest(self) -> None:
         """Abort the connection with the largest unfinished frame, because unfinished frames use too much memory."""

@@ -136,9 +136,8 @@ class ClientManageProcessor:
             channel = clients.channel(connection, data.client_id, _language(request), request.version)
             for consumer, is_known in zip(data.consumer_data_set, known, strict=True):
                 self._register(consumer, channel, is_known=is_known)
-                subscriptions = consumer.subscription_data_set
-                if self._filters.concerns(consumer.group_name, () if is_known else subscriptions):
-                    self._filters.register(consumer.group_name, subscriptions)
+                if self._filters.has_filters(consumer.group_name):  # a short heartbeat has no new ones
+                    self._filters.register(consumer.group_name, consumer.subscription_data_set)
             for producer in data.producer_data_set:
                 clients.producers.register(producer.group_name, channel)
             response = Response()

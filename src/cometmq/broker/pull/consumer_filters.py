@@ -148,9 +148,9 @@ class ConsumerFilterManager:
         return None if topics is None else topics.get(topic)
 
     # --- changes ------------------------------------------------------------------------------
-    def concerns(self, group: str, subscriptions: Iterable[SubscriptionData]) -> bool:
-        """Return whether :meth:`register` may change anything: the group has filters, or these are not tags."""
-        return group in self._topics_of or not all(is_tag_type(one.expression_type) for one in subscriptions)
+    def has_filters(self, group: str) -> bool:
+        """Return whether a group has filters, so that :meth:`register` may change them even if it gets only tags."""
+        return group in self._topics_of
 
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
         """Register the subscriptions in a heartbeat. The group and topic names must have been checked."""

@@ -90,8 +90,10 @@ def parse_tags(expression: str) -> MessageFilter:
 
     :raises SubscriptionError: the expression contains no tag or is too long.
     """
+    if len(expression) <= LONG_SUBSCRIPTION_CHARS:
+        return _tags(expression)
     _check_length(expression)
-    return (_tags if len(expression) <= LONG_SUBSCRIPTION_CHARS else _long_tags)(expression)
+    return _long_tags(expression)
 
 
 def parse_exact_tags(expression: str) -> MessageFilter:
@@ -99,8 +101,10 @@ def parse_exact_tags(expression: str) -> MessageFilter:
 
     :raises SubscriptionError: the expression contains no tag or is too long.
     """
+    if len(expression) <= LONG_SUBSCRIPTION_CHARS:
+        return _exact_tags(expression)
     _check_length(expression)
-    return (_exact_tags if len(expression) <= LONG_SUBSCRIPTION_CHARS else _long_exact_tags)(expression)
+    return _long_exact_tags(expression)
 
 
 def parse_sql(expression: str, expression_type: str) -> Selector:
@@ -164,6 +168,13 @@ _exact_tags: Final = lru_cache(CACHED_SUBSCRIPTIONS)(_parse_exact_tags)
 _long_exact_tags: Final = lru_cache(CACHED_LONG_SUBSCRIPTIONS)(_parse_exact_tags)
 
 
+def _from_tags(expression: str, parse: Callable[[str], MessageFilter]) -> MessageFilter:
+    try:
+        return parse(expression)
+    except SubscriptionError:
+        raise RefusedError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, _PARSE_FAILED) from None
+
+
 class PullFilters:
     """Finds the filter for each pull."""
 
@@ -187,32 +198,30 @@ class PullFilters:
                 raise RefusedError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, _PARSE_FAILED)
         else:
             expression, expression_type = self._from_heartbeat(header, group)
+        if is_tag_type(expression_type):
+            return _from_tags(expression, parse_tags)
+        assert expression_type is not None
         config = self._live.current
-        if not is_tag_type(expression_type):
-            assert expression_type is not None
-            if not config.enable_property_filter:
-                raise RefusedError(ResponseCode.SYSTEM_ERROR, not_supported_remark(expression_type))
-            if config.filter_support_retry and header.topic.startswith(RETRY_PREFIX):
-                group_name = header.topic[len(RETRY_PREFIX) :]
-                return MessageFilter(predicate=self._for_retries(group_name), key=(RETRY_PREFIX, group_name))
-        return self._from_expression(expression, expression_type, parse_tags)
+        if not config.enable_property_filter:
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, not_supported_remark(expression_type))
+        if config.filter_support_retry and header.topic.startswith(RETRY_PREFIX):
+            group_name = header.topic[len(RETRY_PREFIX) :]
+            return MessageFilter(predicate=self._for_retries(group_name), key=(RETRY_PREFIX, group_name))
+        return self._from_sql(expression, expression_type)
 
     def of_pop(self, expression: str | None, expression_type: str | None) -> MessageFilter:
         """Return the filter for a pop with a tag or SQL92 expression. An empty expression accepts all messages.
 
         :raises RefusedError: the expression cannot be used.
         """
-        return self._from_expression(expression, expression_type, parse_exact_tags) if expression else EVERYTHING
-
-    def _from_expression(
-        self, expression: str, expression_type: str | None, parse: Callable[[str], MessageFilter]
-    ) -> MessageFilter:
+        if not expression:
+            return EVERYTHING
         if is_tag_type(expression_type):
-            try:
-                return parse(expression)
-            except SubscriptionError:
-                raise RefusedError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, _PARSE_FAILED) from None
+            return _from_tags(expression, parse_exact_tags)
         assert expression_type is not None
+        return self._from_sql(expression, expression_type)
+
+    def _from_sql(self, expression: str, expression_type: str) -> MessageFilter:
         try:
             selector = parse_sql(expression, expression_type)
         except SubscriptionError as error:

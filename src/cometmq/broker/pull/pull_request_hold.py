@@ -96,8 +96,11 @@ class PullRequestHoldService:
                     for pull in list(group.pulls):
                         self._answer_pull(pull)
 
-    def hold(self, pull: HeldPull, wait_ms: int) -> bool:
-        """Hold a pull for up to ``wait_ms``; return ``False`` if it must be answered immediately."""
+    def hold(self, pull: HeldPull, end: int, wait_ms: int) -> bool:
+        """Hold a pull for up to ``wait_ms``; return ``False`` if it must be answered immediately.
+
+        :param end: the offset after the queue's last message.
+        """
         connection = pull.connection
         held = self._held_of.get(connection)
         if self._stopped or self._count >= MAX_HELD_PULLS or wait_ms <= 0:
@@ -105,8 +108,8 @@ class PullRequestHoldService:
         if held is not None and len(held.pulls) >= MAX_HELD_PULLS_OF_CONNECTION:
             return False
         header: PullMessageRequestHeader = pull.request.header
-        end = self._store.queue(header.topic, header.queue_id).max_offset()
-        waiting = self._queues.get(header.topic, {}).get(header.queue_id)
+        of_topic = self._queues.get(header.topic)
+        waiting = None if of_topic is None else of_topic.get(header.queue_id)
         if waiting is None:
             waiting = HeldQueue((header.topic, header.queue_id))
         group = waiting.group(pull, end)
@@ -123,12 +126,17 @@ class PullRequestHoldService:
         if not group.pulls:
             self._chars += group.chars
             waiting.add(group)
-            self._queues.setdefault(header.topic, {})[header.queue_id] = waiting
+            if of_topic is None:
+                of_topic = self._queues[header.topic] = {}
+            of_topic[header.queue_id] = waiting
         pull.wanted = group.wanted
         pull.queue, pull.group = waiting, group
         group.pulls[pull] = None
-        pull.deadline = self._clock.monotonic() + wait_ms / 1000
-        self._due.setdefault(int(pull.deadline), {})[pull] = None
+        pull.deadline = deadline = self._clock.monotonic() + wait_ms / 1000
+        due = self._due.get(int(deadline))
+        if due is None:
+            due = self._due[int(deadline)] = {}
+        due[pull] = None
         if header.queue_offset < end:
             self._grown[waiting] = None
         return True
