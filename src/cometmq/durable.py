@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -21,6 +21,17 @@ def flush_directory(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def make_directory(path: Path) -> None:
+    """Create a directory and its parents, so that their names survive a power cut. Do nothing if it exists.
+
+    :raises OSError: it cannot be created or flushed.
+    """
+    if not path.is_dir():
+        make_directory(path.parent)
+        path.mkdir(exist_ok=True)
+        flush_directory(path.parent)
 
 
 def flush_file(path: Path) -> None:
@@ -53,6 +64,19 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def unless_written(fresh: Path) -> Iterator[None]:
+    """Delete the file if the ``with`` block fails to write it, since a part of it would take the last space of a full
+    disk.
+    """
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            fresh.unlink()
+        raise
+
+
 def _open_private(path: str, flags: int) -> int:
     Path(path).unlink(missing_ok=True)
     return os.open(path, flags, 0o600)
@@ -69,9 +93,9 @@ def replace_file(
     :param private: if true, only the user of this process may read the file.
     :raises OSError: the file cannot be written; the old one is unchanged.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     fresh = path.with_name(path.name + ".tmp")
-    with open(fresh, "wb", opener=_open_private if private else None) as file:
+    with unless_written(fresh), open(fresh, "wb", opener=_open_private if private else None) as file:
         file.writelines([content] if isinstance(content, bytes) else content)
         file.flush()
         os.fsync(file.fileno())

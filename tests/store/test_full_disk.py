@@ -396,3 +396,15 @@ def test_space_of_the_first_file_is_reserved_as_it_is_needed(tmp_path: Path) -> 
         assert os.stat(second.path).st_blocks * 512 >= second.size, "the later ones are reserved whole"
     finally:
         log.close()
+
+
+def test_a_new_store_without_room_is_refused_and_opens_once_there_is_room(small_disk: Path) -> None:
+    """Its lock is released, so that the same process can open it."""
+    bench = StoreBench(small_disk / "store")
+    bench.root.mkdir()
+    ballast = small_disk / "ballast"
+    fill_up(ballast)
+    with pytest.raises(StoreError, match=r"No space left on device \(free some disk space\)"):
+        bench.open()
+    ballast.unlink()
+    bench.open().close_now()

@@ -18,7 +18,7 @@ from cometmq.backup.manifest import (
     incomplete,
 )
 from cometmq.backup.place import STORE, Added, BackupPlace, not_empty
-from cometmq.durable import flush_directory, flush_file, replace_file
+from cometmq.durable import flush_directory, flush_file, make_directory, replace_file
 from cometmq.errors import reason_of
 
 
@@ -41,7 +41,7 @@ class DirectoryBackup(BackupPlace):
 
     def prepare(self) -> None:
         """Create the directory; see :meth:`BackupPlace.prepare`."""
-        self.directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self.directory)
         if any(self.directory.iterdir()):
             raise not_empty(self.name)
         self._root.mkdir()

@@ -27,7 +27,7 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.clock import SYSTEM_CLOCK, Clock
-from cometmq.durable import flush_directory
+from cometmq.durable import flush_directory, make_directory, unless_written
 from cometmq.message.names import POP_LOG_TOPIC, TIMER_TOPIC
 from cometmq.store.config import StoreConfig
 from cometmq.store.disk import Disk, open_file
@@ -116,14 +116,14 @@ def _cut(opened: OpenedStore, offset: int, epoch: int) -> Path | None:
 
 def _copy(opened: OpenedStore, start: int, directory: Path, name: str) -> Path:
     """Copy the log from ``start`` to its end into a file, unless a file has these bytes already."""
-    directory.mkdir(exist_ok=True)
+    make_directory(directory)
     number = 1
     while (path := directory / (name if number == 1 else f"{name}-{number}")).exists():
         if _begins_with(path, opened.log, start):
             return path
         number += 1
     fresh = path.with_name(f"{path.name}.tmp")
-    with open_file(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as fd:
+    with unless_written(fresh), open_file(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as fd:
         at = 0
         for part in _parts(opened.log, start):
             opened.disk.write(fd, part, at)
@@ -131,7 +131,6 @@ def _copy(opened: OpenedStore, start: int, directory: Path, name: str) -> Path:
         opened.disk.flush(fd)
     fresh.replace(path)
     flush_directory(directory)
-    flush_directory(directory.parent)
     return path
 
 

@@ -10,10 +10,10 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
-from cometmq.durable import flush_directory
+from cometmq.durable import flush_directory, make_directory, unless_written
 
 
 class Disk:
@@ -99,15 +99,10 @@ def replace_whole(path: Path, content: bytes, disk: Disk) -> None:
 
     :raises OSError: the file cannot be written; the old one is unchanged.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     fresh = path.with_suffix(".tmp")
-    with open_file(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC) as fd:
-        try:
-            disk.write(fd, content, 0)
-            disk.flush(fd)
-        except BaseException:
-            with suppress(OSError):
-                fresh.unlink()
-            raise
+    with unless_written(fresh), open_file(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC) as fd:
+        disk.write(fd, content, 0)
+        disk.flush(fd)
     fresh.replace(path)
     flush_directory(path.parent)

@@ -40,7 +40,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from cometmq.checksum import crc32
-from cometmq.store.disk import Disk
+from cometmq.durable import make_directory, unless_written
+from cometmq.store.disk import Disk, open_file
 
 TABLE_DEPTH: Final = 2
 """Depth of a table whose file is one JSON object of rows."""
@@ -249,9 +250,7 @@ class TableJournal:
         self.size_bytes += len(line)
 
     def _begin_file(self) -> int:
-        if not self._directory.is_dir():
-            self._directory.mkdir(parents=True, exist_ok=True)
-            self._flush_directory(self._directory.parent)
+        make_directory(self._directory)
         if not self._bases:
             assert self._base is not None
             self._write_bases([Base(*self._base, self._last + 1)])
@@ -287,18 +286,15 @@ class TableJournal:
 
         :raises OSError: ``NAME.bases`` cannot be written.
         """
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self._directory)
         present = {self._base, *self._replaced_by}
         self._write_bases([*(known for known in self._bases if known[:2] in present), base])
 
     def _write_bases(self, bases: list[Base]) -> None:
         fresh = self._bases_path.with_suffix(".tmp")
-        fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        try:
+        with unless_written(fresh), open_file(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC) as fd:
             self._disk.write(fd, msgspec.json.encode(bases), 0)
             self._disk.flush(fd)
-        finally:
-            os.close(fd)
         fresh.replace(self._bases_path)
         self._flush_directory(self._directory)
         self._bases = bases

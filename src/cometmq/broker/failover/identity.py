@@ -26,7 +26,7 @@ import msgspec
 
 from cometmq.broker.failover.document import MAX_NUMBER, Member
 from cometmq.broker.limits import MAX_FAILOVER_IDENTITY_BYTES
-from cometmq.durable import replace_file
+from cometmq.durable import make_directory, replace_file
 from cometmq.errors import CometMQError
 
 IDENTITY_FILE: Final = "failover.json"
@@ -104,7 +104,7 @@ def place_of(directory: Path) -> int:
 
     :raises OSError: the directory cannot be created or read.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directory(directory)
     return directory.stat().st_ino
 
 

@@ -18,6 +18,7 @@ from cometmq.broker.limits import MAX_TIMER_COPY_BYTES
 from cometmq.broker.replication.frames import ReplicationError
 from cometmq.broker.replication.store_files import FilePart, MasterFiles
 from cometmq.checksum import crc32
+from cometmq.durable import make_directory
 from cometmq.message.names import TIMER_TOPIC
 from cometmq.store.disk import replace_whole
 from cometmq.store.message_store import MessageStore
@@ -147,7 +148,7 @@ class TimerCopy:
 
     # --- installing ---------------------------------------------------------------------------
     def _install_files(self, position: TimerPosition, content: bytes) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self._directory)
         for number, day in self._days.items():
             if day.dirty:
                 day.flush()

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -23,9 +24,9 @@ from cometmq.broker.limits import (
 from cometmq.broker.tables.table_file import TableFile, set_aside, shown_names
 from cometmq.checksum import crc32
 from cometmq.clock import Clock
-from cometmq.durable import flush_directory
+from cometmq.durable import flush_directory, make_directory, unless_written
 from cometmq.loop import call_now
-from cometmq.store.disk import Disk
+from cometmq.store.disk import Disk, open_file
 from cometmq.store.recovery.load import Findings
 from cometmq.store.table_journal import Base, TableJournal
 from cometmq.threads import in_thread
@@ -187,8 +188,7 @@ class JournaledFile(TableFile):
         self._next_at = self._clock.monotonic() + pause
 
     async def _write_pieces(self, pieces: Iterator[bytes], first: int) -> Base:
-        fresh = _FreshFile(self._fresh_path, self._disk)
-        try:
+        with self._fresh_file() as fresh:
             batch: list[bytes] = []
             size = 0
             for piece in pieces:
@@ -202,20 +202,15 @@ class JournaledFile(TableFile):
             await in_thread(fresh.write, batch)
             await in_thread(fresh.flush)
             return Base(fresh.crc, fresh.size, first)
-        finally:
-            fresh.close()
 
     def write_text(self, text: bytes | Iterable[bytes]) -> None:
         """Write the complete file now; if the disk is full or broken, it becomes due again."""
         before = self._journal.size_bytes
         first = self._journal.begin()
         try:
-            fresh = _FreshFile(self._fresh_path, self._disk)
-            try:
+            with self._fresh_file() as fresh:
                 fresh.write([text] if isinstance(text, bytes) else text)
                 fresh.flush()
-            finally:
-                fresh.close()
             self._take_place(Base(fresh.crc, fresh.size, first))
             self.failure = None
         except OSError as error:
@@ -236,8 +231,13 @@ class JournaledFile(TableFile):
 
     @property
     def _fresh_path(self) -> Path:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         return self.path.with_name(self.path.name + ".tmp")
+
+    @contextmanager
+    def _fresh_file(self) -> Iterator[_FreshFile]:
+        make_directory(self.path.parent)
+        with unless_written(self._fresh_path), open_file(self._fresh_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC) as fd:
+            yield _FreshFile(fd, self._disk)
 
     def _take_place(self, base: Base) -> None:
         """Replace the table's file with the new one; the old file becomes the ``.bak`` file."""
@@ -257,8 +257,8 @@ class JournaledFile(TableFile):
 class _FreshFile:
     """A file that is written piece by piece while its CRC is calculated."""
 
-    def __init__(self, path: Path, disk: Disk) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    def __init__(self, fd: int, disk: Disk) -> None:
+        self._fd = fd
         self._disk = disk
         self.crc = 0
         self.size = 0
@@ -271,6 +271,3 @@ class _FreshFile:
 
     def flush(self) -> None:
         self._disk.flush(self._fd)
-
-    def close(self) -> None:
-        os.close(self._fd)

@@ -75,9 +75,13 @@ class StoreLock:
         except OSError as error:
             os.close(self._fd)
             raise _locked(path) from error
+        try:
+            if os.fstat(self._fd).st_size == 0:
+                os.pwrite(self._fd, b"lock", 0)
+        except OSError:
+            os.close(self._fd)
+            raise
         _HELD.add(key)
-        if os.fstat(self._fd).st_size == 0:
-            os.pwrite(self._fd, b"lock", 0)
 
     def release(self) -> None:
         """Release the lock."""

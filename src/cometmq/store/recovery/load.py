@@ -11,7 +11,7 @@ from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Final
 
-from cometmq.durable import flush_directory
+from cometmq.durable import flush_directory, make_directory
 from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.log.mapped_file import MappedFile, file_name, first_data
 from cometmq.store.log.record_scan import is_stored_topic
@@ -59,7 +59,7 @@ class Findings:
 
     def place_for(self, path: Path) -> Path:
         """Return a path in the quarantine that is still free, for the file ``path``."""
-        self._quarantine.mkdir(parents=True, exist_ok=True)
+        make_directory(self._quarantine)
         flat = self.name(path).replace("../", "").replace(os.sep, "~")[-200:]
         number = 1
         while (place := self._quarantine / f"{flat}.{number}").exists():

@@ -8,6 +8,7 @@ import logging
 
 from cometmq import descriptors
 from cometmq.clock import Clock
+from cometmq.durable import make_directory
 from cometmq.store.config import StoreConfig
 from cometmq.store.disk import Disk
 from cometmq.store.errors import StoreError
@@ -62,19 +63,18 @@ def open_store(
     """
     require_one_path(config)
     try:
-        config.root.mkdir(parents=True, exist_ok=True)
+        make_directory(config.root)
         lock = StoreLock(config.root / "lock")
     except OSError as error:
-        raise StoreError(
-            f"{config.root} cannot be used: {error.strerror}", next_step="see storePathRootDir and its permissions"
-        ) from error
+        next_step = _next_step(error) or "see storePathRootDir and its permissions"
+        raise StoreError(f"{config.root} cannot be used: {error.strerror}", next_step=next_step) from error
     log: CommitLog | None = None
     try:
         mark = require_readable(config.root)
         config, kept = use_existing_sizes(config, mark.sizes if mark is not None else None)
         if not begin_anew:
             require_log(config)
-        config.commit_log.mkdir(parents=True, exist_ok=True)
+        make_directory(config.commit_log)
         log = CommitLog(config.commit_log, config.mapped_file_size_commit_log, disk)
         findings = Findings(config.root)
         findings.lines += kept
@@ -97,6 +97,8 @@ def open_store(
 
 
 def _next_step(error: OSError) -> str | None:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "free some disk space"
     if error.errno != errno.EMFILE:
         return None
     return (

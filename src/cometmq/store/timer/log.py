@@ -27,6 +27,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from cometmq.durable import make_directory
 from cometmq.limits import MAX_OPEN_TIMER_DAYS
 from cometmq.store.boot import boot_id
 from cometmq.store.disk import Disk, replace_whole
@@ -196,7 +197,7 @@ class TimerLog:
 
         :raises OSError: no entry counts as written.
         """
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self._directory)
         by_day: dict[int, list[TimerEntry]] = {}
         for entry in entries:
             by_day.setdefault(entry.due_ms // DAY_MS, []).append(entry)
