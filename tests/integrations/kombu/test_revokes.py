@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +15,14 @@ import cometmq.integrations.kombu  # noqa: F401
 from cometmq.testing import SyncCluster
 
 PATIENCE_S = 30.0
+pytestmark = pytest.mark.filterwarnings("ignore:.*was not closed:ResourceWarning")
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """Celery closes no connection for the results of a thread that has ended; they are collected before other tests."""
+    yield
+    gc.collect()
 
 
 @pytest.mark.parametrize("threads", [5, 8])

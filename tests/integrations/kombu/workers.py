@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -87,7 +89,9 @@ class Workers:
         from tests.integrations.kombu.tasks import app
 
         app.close()
-        app._local.__dict__.pop("backend", None)  # it reads the results of another test's cluster
+        with warnings.catch_warnings(action="ignore", category=ResourceWarning):
+            app._local.__dict__.pop("backend", None)  # it reads the results of another test's cluster
+            gc.collect()
         app.conf.update(broker_url=self.broker, task_default_queue=queue)
         for cached in ("queues", "router", "_producer_pool"):
             app.amqp.__dict__.pop(cached, None)

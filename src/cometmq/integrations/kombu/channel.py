@@ -24,6 +24,7 @@ from cometmq.integrations.kombu.names import tag_of, topic_of_exchange, topic_of
 from cometmq.integrations.kombu.readers import Source, matcher
 from cometmq.integrations.kombu.receiver import Receiver
 from cometmq.integrations.kombu.revoked import revoked_by, store_revoked
+from cometmq.integrations.kombu.use import QoS, weakly
 
 if TYPE_CHECKING:
     from cometmq.client.simple.message import PoppedMessage
@@ -46,6 +47,7 @@ Held = tuple[str, Any, "Receiver | None"]
 class Channel(virtual.Channel):
     """A channel; its consumers share a prefetch limit."""
 
+    QoS = QoS
     supports_fanout = True
     do_restore = False
     body_encoding = None
@@ -91,7 +93,10 @@ class Channel(virtual.Channel):
             self._receivers = {}
         found = self._receivers.get(getting)
         if found is None:
-            found = self._sync.call(Receiver, self._sync.settings, self._credit, self._enough, self._popped)
+            found = self._sync.call(
+                Receiver, self._sync.settings, weakly(self._credit), weakly(self._enough), weakly(self._popped)
+            )
+            self.connection.use.receivers.add(found)
             self._run(found.open())
             self._receivers[getting] = found
         return found
@@ -217,9 +222,8 @@ class Channel(virtual.Channel):
         kind = self.typeof(exchange).type
         if exchange.endswith(_PIDBOX):
             self._recall_revoked(message)
-        always = kind == "fanout"
         try:
-            is_read = self._run(self.session.publish(exchange, routing_key or "", message, always=always))
+            is_read = self._run(self.session.publish(exchange, routing_key or "", message, always=kind == "fanout"))
         except CONNECTION_ERRORS as error:
             raise_for_readers(error, message)
         queues = set(self._lookup(exchange, routing_key or ""))
@@ -235,11 +239,9 @@ class Channel(virtual.Channel):
 
     def _recall_revoked(self, message: Payload) -> None:
         """Recall the tasks that a remote control command revokes for all workers."""
-        if ids := revoked_by(message):
-            recalled = self._run(self.session.recall(ids))
-            if recalled:
-                log.info("recalled tasks: %s", ", ".join(recalled))
-                store_revoked(self, self._sync.settings, recalled)
+        if (ids := revoked_by(message)) and (recalled := self._run(self.session.recall(ids))):
+            log.info("recalled tasks: %s", ", ".join(recalled))
+            store_revoked(self, self._sync.settings, recalled)
 
     # --- consuming ---
 
@@ -480,6 +482,7 @@ class Channel(virtual.Channel):
         receivers, self._receivers = self._receivers, {}
         if self.connection is not None and self._pid == os.getpid():
             for member in receivers.values():
+                self.connection.use.receivers.discard(member)
                 try:
                     self._run(member.close(partial(self._all_of, member)))
                 except (CometMQError, RefusedError) as error:

@@ -17,6 +17,7 @@ from cometmq.integrations.kombu.errors import CONNECTION_ERRORS, RefusedError, r
 from cometmq.integrations.kombu.mailbox import Mailbox
 from cometmq.integrations.kombu.sessions import SESSIONS, SyncSession
 from cometmq.integrations.kombu.settings import Settings, masked
+from cometmq.integrations.kombu.use import Use
 from cometmq.message.ports import NAMESRV_PORT
 
 DRIVER: Final = "cometmq"
@@ -44,7 +45,7 @@ class Transport(virtual.Transport):
     def __init__(self, client: Connection, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
         _join_celery()
-        self._session: SyncSession | None = None
+        self._use: Use | None = None
         self._mailbox: Mailbox | None = None
         self.hub: Any = None
 
@@ -53,15 +54,21 @@ class Transport(virtual.Transport):
         return __version__
 
     @property
-    def session(self) -> SyncSession:
-        """The session of this process."""
-        if self._session is None or self._session.pid != os.getpid():
+    def use(self) -> Use:
+        """The use of the session of this process."""
+        if self._use is None or self._use.session.pid != os.getpid():
             settings = Settings.of(self.client)
             try:
-                self._session = SESSIONS.acquire(settings)
+                session = SESSIONS.acquire(settings)
             except CometMQError as error:
                 raise_to_kombu(error)
-        return self._session
+            self._use = Use(self, session)
+        return self._use
+
+    @property
+    def session(self) -> SyncSession:
+        """The session of this process."""
+        return self.use.session
 
     def establish_connection(self) -> Transport:
         """Open the connections, or use those that other transports of this process have opened.
@@ -79,8 +86,7 @@ class Transport(virtual.Transport):
         try:
             session.run(session.inner.check())
         except BaseException:
-            self._session = None
-            SESSIONS.release(session)
+            self._end_use()
             raise
         super().establish_connection()
         self._mailbox = self.mailbox  # now: later, this thread and that of the connections would each make one
@@ -88,13 +94,13 @@ class Transport(virtual.Transport):
 
     def verify_connection(self, connection: Any) -> bool:
         """Return whether the connections belong to this process."""
-        return self._session is not None and self._session.pid == os.getpid()
+        return self._use is not None and self._use.session.pid == os.getpid()
 
     def close_connection(self, connection: Any) -> None:
         """Close the channels, and the connections if no other transport uses them."""
-        session, hub = self._session, self.hub
-        if session is None or session.pid != os.getpid():
-            self._session = None
+        hub = self.hub
+        if not self.verify_connection(connection):
+            self._use = None
             self._close_mailbox()
             return
         if hub is not None:
@@ -103,9 +109,13 @@ class Transport(virtual.Transport):
         try:
             super().close_connection(connection)
         finally:
-            self._session = None
-            SESSIONS.release(session)
+            self._end_use()
             self._close_mailbox()
+
+    def _end_use(self) -> None:
+        use, self._use = self._use, None
+        if use is not None:
+            use.end()
 
     def _close_mailbox(self) -> None:
         if self._mailbox is not None:
