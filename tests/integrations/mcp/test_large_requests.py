@@ -1,4 +1,4 @@
-"""Many large requests at a time over HTTP: they have a limit together, and their memory comes back."""
+"""Large requests: many at a time over HTTP have a limit together, and their memory comes back."""
 
 from __future__ import annotations
 
@@ -9,8 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
+from mcp import Client, MCPError
 from tests.helpers.pace import slowness_of_processor
-from tests.integrations.mcp.test_processes import INITIALIZE, INITIALIZED, served
+from tests.integrations.mcp.test_processes import (
+    INITIALIZE,
+    INITIALIZED,
+    command,
+    parameters,
+    read_line,
+    request,
+    running,
+    served,
+)
 
 from cometmq.testing import Cluster
 
@@ -84,6 +95,44 @@ async def test_small_values_without_number_do_not_stop_the_server(tmp_path: Path
             asked: dict[str, Any] = {"name": "rmq_topic_list", "arguments": {"filter": whole}}
             call = json.dumps({"jsonrpc": "2.0", "id": 8, "method": "tools/call", "params": asked}).encode()
             assert (await http.post(url, content=call, headers=session)).status_code == 200
+
+
+def test_a_line_of_stdin_has_the_limits_of_a_request(tmp_path: Path) -> None:
+    """Four megabytes of empty lists took two seconds; a line without end took all memory."""
+    with running(command("127.0.0.1:9", tmp_path)) as process:
+        assert process.stdin is not None
+        process.stdin.write(INITIALIZE + INITIALIZED)
+        process.stdin.flush()
+        read_line(process.stdout)
+        place = Path(f"/proc/{process.pid}")
+        before = _memory_mb(place, "VmHWM")
+        for number, (name, value) in enumerate(BOMBS.items(), 10):
+            began = _processor_s(place)
+            process.stdin.write(request(number, "tools/call", name="rmq_topic_list", arguments={"a": 0})[:-4])
+            process.stdin.write(b',"more":' + value + b"}}}\n")
+            process.stdin.flush()
+            answer = read_line(process.stdout)
+            took_s = _processor_s(place) - began
+            assert answer["id"] == number, name
+            assert "10,000 values and 64 levels" in answer["error"]["message"]
+            assert took_s < 0.3 or took_s < 0.3 * slowness_of_processor(), name
+        process.stdin.write(b'{"method":"tools/call","params":{"name":"')
+        for _ in range(200):
+            process.stdin.write(b"x" * 1_000_000)
+        process.stdin.write(b'"},"jsonrpc":"2.0","id":"the last"}\n' + request(30, "tools/list"))
+        process.stdin.flush()
+        refused = read_line(process.stdout)
+        assert (refused["id"], refused["error"]["code"]) == ("the last", -32600)
+        assert "4,194,304 bytes" in refused["error"]["message"]
+        assert len(read_line(process.stdout)["result"]["tools"]) == 16
+        assert _memory_mb(place, "VmHWM") - before < MOST_MB
+
+
+async def test_a_client_learns_at_once_that_its_request_is_too_large(tmp_path: Path) -> None:
+    async with Client(parameters("127.0.0.1:9", tmp_path), mode="legacy") as client:
+        with pytest.raises(MCPError, match="at most 4,194,304 bytes"):
+            await client.call_tool("rmq_topic_list", {"filter": "x" * 5_000_000})
+        assert len((await client.list_tools()).tools) == 16
 
 
 def _processor_s(process: Path) -> float:

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import socket
+import sys
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -40,6 +41,7 @@ from cometmq.integrations.mcp.options import (
     MAX_REQUEST_BYTES,
     HttpOptions,
 )
+from cometmq.integrations.mcp.stdio_lines import StdioLines
 from cometmq.message.hosts import format_address, listening_socket
 from cometmq.remoting.http_bodies import RequestBodies
 from cometmq.visible import json_text
@@ -113,8 +115,9 @@ def _client(context: ServerRequestContext[Any]) -> str:
 
 async def serve_stdio(calls: Calls) -> None:
     """Serve one client over stdin and stdout until stdin ends."""
-    server = make_server(calls)
-    async with stdio_server() as (read, write):
+    server, lines = make_server(calls), StdioLines(sys.stdin.buffer)
+    async with stdio_server(stdin=lines) as (read, write):  # type: ignore[arg-type]  # it only iterates
+        lines.answer = write.send
         await server.run(read, write, server.create_initialization_options())
 
 
