@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
+import resource
 import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -12,6 +16,9 @@ from tests.helpers.consoles import Page, Surfer
 from tests.helpers.pace import slowness_of_thread
 
 from cometmq.console.bodies import best_form, body_as
+from cometmq.console.decoding import PROTOBUF, Task, decoded
+from cometmq.console.limits import DECODING_PROCESSES
+from cometmq.errors import CometMQError
 from cometmq.message.message import Message
 from cometmq.testing.sync import SyncCluster
 
@@ -102,3 +109,75 @@ def test_a_json_body_of_small_values_is_shown_as_text(body: bytes) -> None:
 def test_odd_addresses_get_an_answer(surfer: Surfer) -> None:
     for path in ("/topics?page=-1", "/topics?page=x", "/messages/x/y/1/99999999999999999999999", "/groups/%00", "/%ff"):
         assert surfer.get(path).status < 500 or "The request failed" in surfer.get(path).words
+
+
+def varint(number: int) -> bytes:
+    parts = bytearray()
+    while number > 127:
+        parts.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*parts, number])
+
+
+LIST = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+FLAGS = {"type": "array", "items": "boolean"}
+NOTHINGS = {"type": "array", "items": "null"}
+BODY_BYTES = 4_000_000
+MOST_KB = 100_000
+"""Growth of the console while it shows the message."""
+
+
+@pytest.mark.parametrize(
+    ("body", "schema", "words"),
+    [
+        (b"\2" * BODY_BYTES + b"\0", LIST, "nested too deeply"),
+        (varint(1 << 60) + b"\0", NOTHINGS, "too many values"),
+        (varint(2 * BODY_BYTES) + b"\1" * BODY_BYTES + b"\0", FLAGS, "Only the beginning is shown"),
+    ],
+    ids=["deep", "many from ten bytes", "many"],
+)
+def test_an_avro_body_holds_neither_the_consoles_memory_nor_its_processor(
+    surfer: Surfer, cluster: SyncCluster, body: bytes, schema: dict[str, Any], words: str
+) -> None:
+    """The first one ended the console, the second one took all memory, and the third one 370 MB."""
+    pytest.importorskip("fastavro", reason="fastavro is not installed (pip install cometmq[avro])")
+    topic = f"hostile-{len(body)}"
+    cluster.create_topic(topic, 1)
+    cluster.send(Message(topic, body))
+    place = first_message(surfer, f"topic={topic}")
+    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    page = surfer.post(place, form="avro", schema=json.dumps(schema))
+    assert words in page.words
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MOST_KB
+    assert time.process_time() - began < 0.5 * slowness_of_thread()
+
+
+def test_a_protobuf_body_of_many_messages_holds_no_memory() -> None:
+    """Each of two bytes has all the fields of its type."""
+    pb = pytest.importorskip("google.protobuf.descriptor_pb2", reason="protobuf is not installed")
+    kinds = pb.FieldDescriptorProto
+    fields = [pb.FieldDescriptorProto(name=f"f{n}", number=n, type=kinds.TYPE_INT64, label=1) for n in range(1, 101)]
+    orders = kinds(name="orders", number=1, type=kinds.TYPE_MESSAGE, type_name=".shop.Order", label=3)
+    types = [
+        pb.DescriptorProto(name="Order", field=fields),
+        pb.DescriptorProto(name="Orders", field=[orders]),
+    ]
+    file = pb.FileDescriptorProto(name="shop.proto", package="shop", syntax="proto3", message_type=types)
+    schema = pb.FileDescriptorSet(file=[file]).SerializeToString()
+    assert '"f100": 0' in decoded(Task(PROTOBUF, b"\x0a\x00", schema, "shop.Orders")).text
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(CometMQError, match="too many values"):
+        decoded(Task(PROTOBUF, b"\x0a\x00" * (BODY_BYTES // 2), schema, "shop.Orders"))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MOST_KB
+
+
+def test_bodies_are_decoded_by_few_processes_at_a_time(surfer: Surfer, cluster: SyncCluster) -> None:
+    cluster.create_topic("hostile-crowd", 1)
+    cluster.send(Message("hostile-crowd", varint(1 << 60) + b"\0"))
+    place = first_message(surfer, "topic=hostile-crowd")
+    crowd = DECODING_PROCESSES + 2
+    with ThreadPoolExecutor(crowd) as threads:
+        posts = [threads.submit(surfer.post, place, form="avro", schema=json.dumps(NOTHINGS)) for _ in range(crowd)]
+    told = [post.result().words for post in posts]
+    assert sum("try again in a moment" in words for words in told) == 2
+    assert sum("too many values" in words for words in told) == DECODING_PROCESSES

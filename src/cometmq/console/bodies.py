@@ -1,13 +1,11 @@
-"""Displays message bodies in readable form: text, JSON, hexadecimal, Avro and Protobuf."""
+"""Displays message bodies in readable form: text, JSON and hexadecimal."""
 
 from __future__ import annotations
 
-import base64
 import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cometmq.errors import CometMQError
 from cometmq.remoting.json_size import is_small_json
 
 SHOWN_BYTES: Final = 256 * 1024
@@ -65,43 +63,3 @@ def hexadecimal(body: bytes) -> str:
         characters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
         rows.append(f"{start:08x}  {pairs:<{3 * _ROW - 1}}  {characters}")
     return "\n".join(rows)
-
-
-def decoded_avro(body: bytes, schema: str) -> str:
-    """Return an Avro body as JSON.
-
-    :raises CometMQError: the schema cannot be used, or the body does not match it.
-    """
-    from cometmq.spark.bodies.avro import avro_value
-
-    return _decoded("Avro", lambda: avro_value(body, schema))
-
-
-def decoded_protobuf(body: bytes, message: str, descriptor: bytes) -> str:
-    """Return a Protobuf body as JSON.
-
-    :param message: name of the message's type.
-    :param descriptor: serialized ``FileDescriptorSet``.
-    :raises CometMQError: the descriptor cannot be used, or the body does not match the type.
-    """
-    from cometmq.spark.bodies.protobuf import protobuf_value
-
-    return _decoded("Protobuf", lambda: protobuf_value(body, message, descriptor))
-
-
-def _decoded(form: str, decode: Any) -> str:
-    try:
-        return json.dumps(decode(), indent=2, ensure_ascii=False, default=_as_json)[:SHOWN_BYTES]
-    except CometMQError:
-        raise
-    except Exception as error:  # the libraries may raise any exception
-        raise CometMQError(
-            f"the body is not {form} of this schema: {type(error).__name__}: {str(error)[:300]}",
-            next_step="use the schema that the producer used",
-        ) from error
-
-
-def _as_json(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    return str(value)

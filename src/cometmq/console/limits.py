@@ -52,6 +52,12 @@ AUDIT_LINES: Final = 200
 """Maximum number of entries from the brokers' audit logs to show on a page, newest first."""
 AUDIT_BYTES_READ: Final = 8 * 1024 * 1024
 """Maximum total number of bytes to search at the ends of the audit logs for one page."""
+DECODING_PROCESSES: Final = 2
+"""Maximum number of bodies that are decoded by a schema at a time. Each has a process of its own."""
+DECODING_SECONDS: Final = 5
+"""Maximum processor time to decode a body. One of 4 MB takes less than a second."""
+DECODING_MEMORY_BYTES: Final = 512 * 1024 * 1024
+"""Maximum address space to decode a body. A body of 4 MB takes less than half of it."""
 MAX_REPORTS: Final = 200
 """Maximum number of job reports to list, newest first."""
 MAX_REPORT_FILES: Final = 10_000

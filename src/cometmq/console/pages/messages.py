@@ -22,7 +22,8 @@ from cometmq.client.errors import BrokerError, OtherTopicError, RouteNotFoundErr
 from cometmq.client.producer.producer import Producer
 from cometmq.client.trace.reader import way_of
 from cometmq.client.trace.steps import TraceStep, steps_of
-from cometmq.console.bodies import FORMS, best_form, body_as, decoded_avro, decoded_protobuf
+from cometmq.console.bodies import FORMS, Shown, best_form, body_as
+from cometmq.console.decoding import AVRO, PROTOBUF, Task, decoded
 from cometmq.console.page import Ask, FormError, NotFoundError, Plan, Table, change, page, posted
 from cometmq.limits import MAX_QUERY_MESSAGES
 from cometmq.message.message import Message, MessageExt
@@ -200,23 +201,25 @@ async def show_message(ask: Ask) -> Response:
 async def decode(ask: Ask) -> Response:
     """Show one message. The schema from the form is used to decode its body."""
     message = await message_at(ask)
-    form, failure, text = ask.text("form"), "", ""
+    form, failure, shown = ask.text("form"), "", None
     try:
-        if form == "avro":
-            schema = ask.text("schema", longest=200_000)
-            text = await in_thread(decoded_avro, message.body, schema)
-        elif form == "protobuf":
+        if form == AVRO:
+            schema = ask.text("schema", longest=200_000).encode()
+            shown = await in_thread(decoded, Task(form, message.body, schema))
+        elif form == PROTOBUF:
             file = ask.form.get("descriptor")
             descriptor = await file.read() if isinstance(file, UploadFile) else b""
-            text = await in_thread(decoded_protobuf, message.body, ask.text("type"), descriptor)
+            shown = await in_thread(decoded, Task(form, message.body, descriptor, ask.text("type")))
         else:
             raise FormError(ask.t("{name} must be one of {choices}", name="form", choices="avro, protobuf"))
     except Exception as error:
         failure = str(error)
-    return await _shown(ask, message, form, decoded=text, failure=failure)
+    return await _shown(ask, message, form, decoded_body=shown, failure=failure)
 
 
-async def _shown(ask: Ask, message: MessageExt, form: str, *, decoded: str = "", failure: str = "") -> Response:
+async def _shown(
+    ask: Ask, message: MessageExt, form: str, *, decoded_body: Shown | None = None, failure: str = ""
+) -> Response:
     consumers = await _consumers(ask, message)
     steps = await _steps(ask, message.msg_id)
     total = max(((step.after_ms or 0) + (step.took_ms or 0) for step in steps), default=0) or 1
@@ -230,7 +233,7 @@ async def _shown(ask: Ask, message: MessageExt, form: str, *, decoded: str = "",
         form=form,
         body=body_as(message.body, form),
         size=len(message.body),
-        decoded=decoded,
+        decoded=decoded_body,
         failure=failure,
         properties=sorted((name, value) for name, value in message.properties.items() if name not in own),
         consumers=consumers,
