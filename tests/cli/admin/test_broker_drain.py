@@ -7,11 +7,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from tests.broker.heartbeats import heartbeat
+from tests.broker.wire import Wire
 from tests.cli.conftest import CommandLine
 from tests.helpers.waiting import real_time, until
 
 from cometmq.client import ConsumeFromWhere, Message, MessageExt, Producer, PushConfig, PushConsumer
 from cometmq.client.admin import Admin
+from cometmq.message.hosts import parse_address
+from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.testing import ProcessCluster
 
 ROUTES_EVERY_S = 0.5
@@ -136,6 +140,31 @@ def test_what_is_left_is_said_and_the_time_has_a_limit(two: ProcessCluster) -> N
     assert (skipped["drained"], skipped["groups"]) == (False, [])
     assert skipped["delayed"] > 0
     assert cometmq("broker", "drain", "broker-0", "--undo").code == 0
+
+
+async def test_a_dry_run_lists_the_producers_whose_sends_fail_while_the_broker_restarts(two: ProcessCluster) -> None:
+    cometmq = CommandLine(two.namesrv_address)
+    host, port = parse_address(two.broker_addresses[0])
+    clients = {"go-1": ("GO", 317), "go-2": ("GO", 317), "node": ("JAVA", 121), "java": ("JAVA", 409)}
+    wires = []
+    for client, (language, version) in clients.items():
+        wire = Wire(*await asyncio.open_connection(host, port))
+        wires.append(wire)
+        beat = wire.command(RequestCode.HEART_BEAT, body=heartbeat(client, producer=f"of-{language}-{version}"))
+        beat.language, beat.version = language, version
+        assert (await wire.ask(beat)).code == ResponseCode.SUCCESS
+        beat = wire.command(RequestCode.HEART_BEAT, body=heartbeat(client, producer="CLIENT_INNER_PRODUCER"))
+        assert (await wire.ask(beat)).code == ResponseCode.SUCCESS
+    shown = await asyncio.to_thread(cometmq, "broker", "drain", "broker-0", "--force", "--dry-run")
+    assert shown.code == 0, shown.err
+    rows = {tuple(line.split()[:4]) for line in shown.out.splitlines()}
+    assert {("GO", "317", "2", "of-GO-317"), ("JAVA", "121", "1", "of-JAVA-121")} <= rows
+    assert "CLIENT_INNER_PRODUCER" not in shown.out
+    assert "may fail" in next(line for line in shown.out.splitlines() if "of-GO-317" in line)
+    assert "may fail" in next(line for line in shown.out.splitlines() if "of-JAVA-121" in line)
+    assert "another broker" in next(line for line in shown.out.splitlines() if "V4_9_8" in line)
+    for wire in wires:
+        await wire.close()
 
 
 async def test_a_slave_that_has_everything_is_an_end(tmp_path: Path) -> None:

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Final
 
 import click
 
 from cometmq.cli.connection import administer, namesrv_option
-from cometmq.cli.dry_run import dry_run_option, show_only
+from cometmq.cli.dry_run import dry_run_option, is_dry_run, show_only
 from cometmq.cli.failures import DONE, PARTLY_DONE, WrongUseError
 from cometmq.cli.moments import Duration
 from cometmq.cli.names import BROKER
 from cometmq.cli.output import Column, notify, output_option, show, show_one
 from cometmq.client.admin import Admin
 from cometmq.client.admin.changes import Change
-from cometmq.client.admin.drain import CHECK_SECONDS, PERMISSION_KEY, SETTLE_SECONDS, Drain, DrainRefusedError, Left
+from cometmq.client.admin.drain import (
+    CHECK_SECONDS,
+    PERMISSION_KEY,
+    SETTLE_SECONDS,
+    Drain,
+    DrainRefusedError,
+    Left,
+    producer_kinds,
+)
 from cometmq.client.admin.several import chosen_masters
+from cometmq.client.errors import BrokerError
 from cometmq.message.names import PERM_WRITE
 
 _GROUPS: Final = (
@@ -24,6 +34,13 @@ _GROUPS: Final = (
     Column("topic", "Topic", topics=True),
     Column("messages", "Not read", right=True),
     Column("members", "Members", right=True),
+)
+_PRODUCERS: Final = (
+    Column("language", "Language"),
+    Column("version", "Version"),
+    Column("producers", "Producers", right=True),
+    Column("groups", "Groups"),
+    Column("restart", "Sends in a restart without a drain", prose=True),
 )
 _WAYS: Final = ("groups", "slave", "either")
 
@@ -79,6 +96,8 @@ def command(
         drain = Drain(admin, broker, masters[broker], settle_s=settle.total_seconds())
         if undo:
             return await _undo(drain, broker)
+        if is_dry_run():
+            await _show_producers(admin, broker, masters[broker])
         alone = await drain.topics_only_here()
         if alone and not force:
             raise DrainRefusedError(
@@ -114,6 +133,17 @@ def command(
     except KeyboardInterrupt:
         notify(f"{broker} still accepts no new messages; to use it again: cometmq broker drain {broker} --undo.")
         raise
+
+
+async def _show_producers(admin: Admin, broker: str, address: str) -> None:
+    """Show what the sends of this broker's producers do if it is restarted without a drain."""
+    try:
+        kinds = await producer_kinds(admin, address)
+    except BrokerError:
+        notify(f"{broker} does not list its producers: it is older than RocketMQ 4.9.3.")
+        return
+    if kinds:
+        show([asdict(kind) for kind in kinds], _PRODUCERS, "table", title=f"Producers of {broker}")
 
 
 async def _undo(drain: Drain, broker: str) -> int:

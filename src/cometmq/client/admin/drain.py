@@ -7,7 +7,7 @@ change that survives registrations and restarts. Apache's brokers support all of
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,13 +18,19 @@ from cometmq.client.admin.members import connection_of
 from cometmq.client.admin.several import users_topics
 from cometmq.client.errors import BrokerError, RouteNotFoundError
 from cometmq.errors import CometMQError
-from cometmq.message.names import MASTER_ID, PERM_READ, PERM_WRITE, SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
-from cometmq.remoting.codes import ResponseCode
+from cometmq.message.names import INNER_PRODUCER, MASTER_ID, PERM_READ, PERM_WRITE, SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
+from cometmq.remoting.codes import ResponseCode, version_name
 
 PERMISSION_KEY: Final = "brokerPermission"
 SETTLE_SECONDS: Final = 35.0
 """Seconds to wait for clients to refresh their routes, which they do every 30 seconds."""
 CHECK_SECONDS: Final = 1.0
+_REPEATING_LANGUAGES: Final = frozenset({"GO", "CPP"})
+"""Languages whose Apache clients may repeat a failed send at the same broker, and ask for routes every 30 seconds."""
+_SWITCHING_LANGUAGES: Final = frozenset({"JAVA", "PYTHON"})
+_NODE: Final = ("JAVA", 121)
+"""The language and version that `ali-ons` for Node reports; it behaves as the repeating languages."""
+_NAMED_GROUPS: Final = 5
 _LEVEL_KEY: Final = "scheduleMessageOffset_"
 
 
@@ -69,6 +75,49 @@ class Left:
     def is_copied(self) -> bool:
         """Return whether a slave has the complete log."""
         return self.settled and self.slave_bytes == 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerKind:
+    """The producers on a broker that have one language and version."""
+
+    language: str
+    version: str
+    producers: int
+    groups: str
+    """The names of some of their groups."""
+    restart: str
+    """The outcome of their sends while the broker restarts without a drain."""
+
+
+async def producer_kinds(admin: Admin, address: str) -> list[ProducerKind]:
+    """Return the producers that are connected to a broker.
+
+    :raises BrokerError: the broker is older than RocketMQ 4.9.3.
+    """
+    found: dict[tuple[str, int], list[str]] = {}
+    for group, producers in sorted((await admin.producers(address)).data.items()):
+        for one in producers if group != INNER_PRODUCER else ():
+            found.setdefault((one.language, one.version), []).append(group)
+    return [
+        ProducerKind(language, _version(version), len(of), _named(dict.fromkeys(of)), _in_restart(language, version))
+        for (language, version), of in sorted(found.items())
+    ]
+
+
+def _version(ordinal: int) -> str:
+    name = version_name(ordinal)
+    return str(ordinal) if name == "UNKNOWN" else name
+
+
+def _named(groups: Collection[str]) -> str:
+    return ", ".join([*list(groups)[:_NAMED_GROUPS], *(["…"] if len(groups) > _NAMED_GROUPS else [])])
+
+
+def _in_restart(language: str, version: int) -> str:
+    if language in _REPEATING_LANGUAGES or (language, version) == _NODE:
+        return "may fail: repeated at the same broker"
+    return "go to another broker" if language in _SWITCHING_LANGUAGES else "unknown"
 
 
 class Drain:

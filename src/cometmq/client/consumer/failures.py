@@ -27,7 +27,7 @@ from cometmq.client.instance import ClientInstance
 from cometmq.client.route import queue_or_fail
 from cometmq.errors import CometMQError
 from cometmq.message.message import MessageExt
-from cometmq.message.names import AUTO_CREATE_TOPIC, retry_topic
+from cometmq.message.names import AUTO_CREATE_TOPIC, INNER_PRODUCER, retry_topic
 from cometmq.message.properties import (
     DELAY,
     MAX_RECONSUME_TIMES,
@@ -224,8 +224,6 @@ class OrderedFailures:
         return True
 
 
-INNER_PRODUCER: Final = "CLIENT_INNER_PRODUCER"
-"""The producer group that sends failed messages."""
 _QUEUES: Final = 1
 
 
