@@ -80,7 +80,7 @@ class ServePorts:
             Port("broker for slaves", self.broker and self.broker + HA_PORT_DISTANCE, "--port"),
             Port("nameserver's metrics", self.metrics_port(0) or 0, "--metrics-port"),
             Port("broker's metrics", self.metrics_port(1) or 0, "--metrics-port"),
-            Port("RocketMQ 5 clients (gRPC)", self.grpc or 0, "--grpc-port"),
+            Port("gRPC endpoint", self.grpc or 0, "--grpc-port"),
             Port("console", self.console or 0, "--console-port"),
         )
         return (port for port in derived if 0 < port.number <= MAX_PORT)

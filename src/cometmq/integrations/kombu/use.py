@@ -63,10 +63,12 @@ def _end_in_thread(session: SyncSession, receivers: set[Receiver]) -> None:
 
 
 def _end(session: SyncSession, receivers: set[Receiver]) -> None:
-    for receiver in receivers:
-        with suppress(*CONNECTION_ERRORS, RefusedError):  # the broker gives the messages back when the client is gone
-            session.run(receiver.close(tuple))
-    SESSIONS.release(session)
+    try:
+        for receiver in receivers:
+            with suppress(*CONNECTION_ERRORS, RefusedError):  # the broker gives the messages back without its client
+                session.run(receiver.close(tuple))
+    finally:
+        SESSIONS.release(session)
 
 
 def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
