@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from cometmq.checksum import crc32
 from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.errors import StoreError
+from cometmq.store.failure_log import FailureLog
 from cometmq.store.index.index_file import IndexFile
 from cometmq.store.log.checkpoint import Checkpoint, save_checkpoint
 from cometmq.store.log.flush import FlushService
@@ -96,6 +97,7 @@ class Checkpoints:
         self._marks = opened.marks
         self._saving = False
         self._closing = False
+        self._failures = FailureLog(_log)
         self._moment: Moment | None = None
         """The snapshot of the current checkpoint while queues are written."""
         self._waiting: list[ConsumeQueue] = []
@@ -293,8 +295,9 @@ class Checkpoints:
             self._saving = False
             self.saved_position = self._unsaved.moment.position.offset
             self._unsaved = None
+            self._failures.ended("save a checkpoint")
             return
-        _log.error("the checkpoint was not saved; recovery would start from an older one: %s", error)
+        self._failures.failed("save a checkpoint", error)
         self._give_back()
 
     def _give_back(self) -> None:

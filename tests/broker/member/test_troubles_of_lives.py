@@ -138,6 +138,18 @@ async def test_after_a_failed_flush_the_next_process_is_another_member(tmp_path:
         await until(lambda: members.in_sync == {"a", "b"})
 
 
+async def test_a_member_that_cannot_write_who_it_is_does_not_start_until_it_can(tmp_path: Path) -> None:
+    async with member_set(tmp_path, 1) as members:
+        await members.stop("a")
+        in_the_way = tmp_path / "a" / "comet" / "failover.json.tmp"
+        in_the_way.mkdir()
+        with pytest.raises(CometMQError, match=r"failover\.json cannot be written: .*\(free some disk space"):
+            await members.start("a")
+        in_the_way.rmdir()
+        await members.start("a")
+        await until(lambda: members.master is not None)
+
+
 async def test_a_copied_store_is_noticed_and_does_not_fight_for_the_presence(tmp_path: Path) -> None:
     async with member_set(tmp_path, 2) as members:
         follower = next(name for name, member in members.members.items() if not member.is_serving)

@@ -182,7 +182,7 @@ async def test_messages_of_a_topic_that_is_in_no_file_are_never_acknowledged(
     def no_room(_journal: TableJournal, _changes: Iterable[bytes]) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    words = "service not available now: the table of topics cannot be written"
+    words = "service not available now: the table of topics cannot be written (free some space, or check the disk)"
     end = broker.store.max_physical_offset
     with monkeypatch.context() as patch:
         patch.setattr(TableJournal, "append", no_room)

@@ -307,3 +307,29 @@ async def test_changes_of_one_topic_are_made_in_their_order(
     again = await killed()
     assert again.topics.table["Old"].read_queue_nums == 7
     assert not again.store.queue("Old", 0).max_offset(), "its message belongs to the first life"
+
+
+async def test_a_full_disk_is_in_the_log_once_for_each_file(
+    tables_disk: HeldDisk,
+    start_broker: StartBroker,
+    connect_to: ConnectTo,
+    clock: VirtualClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The log may be on the same disk, and each second brings another attempt."""
+    caplog.set_level("INFO", "cometmq.broker.tables.table_file")
+    wire = await connect_to(await start_broker())
+    for round_ in range(2):
+        caplog.clear()
+        tables_disk.write_error = errno.ENOSPC
+        for number in range(3):
+            answer = await wire.call(RequestCode.UPDATE_AND_CREATE_TOPIC, create(f"T{round_}{number}"))
+            assert answer.code != ResponseCode.SUCCESS
+        await clock.run_for(60)
+        failed = [line for line in caplog.messages if line.startswith("cannot write")]
+        assert len(failed) == len(set(failed)) > 0
+        assert all(line.endswith("No space left on device; will retry") for line in failed)
+        tables_disk.write_error = None
+        async with asyncio.timeout(60):
+            while len([line for line in caplog.messages if line.startswith("can write")]) < len(failed):
+                await clock.run_for(1)

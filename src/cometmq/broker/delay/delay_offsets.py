@@ -25,6 +25,7 @@ from cometmq.durable import replace_file
 from cometmq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from cometmq.message.properties import REAL_QID, REAL_TOPIC, decode_properties
 from cometmq.message.record import RecordError, StoredRecord, decode_record
+from cometmq.store.failure_log import FailureLog
 from cometmq.store.message_store import ConsumeQueue, MessageStore
 
 _log = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class DelayOffsets:
         self._file = TableFile(root / "config" / "delayOffset.json")
         self._exact = root / "comet" / "delayOffset.json"
         self._saved: dict[int, int] = {}
+        self._failures = FailureLog(_log)
 
     def load(self) -> tuple[DelayProgress, list[str]]:
         """Return the progress of delivery, and one line for each problem found.
@@ -96,8 +98,9 @@ class DelayOffsets:
         try:
             replace_file(self._exact, msgspec.json.encode(progress))
         except OSError as error:
-            _log.error("cannot write %s: %s; will retry", self._exact, error)
+            self._failures.failed(f"write {self._exact}", error)
             return
+        self._failures.ended(f"write {self._exact}")
         if progress.offsets != self._saved or not self._file.path.exists():
             self._file.write({"offsetTable": progress.offsets})
             if not self._file.failed:

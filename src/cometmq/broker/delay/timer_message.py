@@ -67,6 +67,7 @@ from cometmq.loop import in_rounds
 from cometmq.message.names import TIMER_TOPIC
 from cometmq.periodic import Alarm
 from cometmq.store.errors import StoreClosedError, StoreError
+from cometmq.store.failure_log import FailureLog
 from cometmq.store.queue.consume_queue import UNIT, ConsumeQueue
 from cometmq.store.retention import LogPin
 from cometmq.store.timer.log import FOREVER_MS, TimerLog
@@ -148,6 +149,7 @@ class TimerMessageService:
         self._idle.set()
         self._until_ms = self.log.delivered.until_ms
         """Messages due by this time have been delivered, except those that are near or in progress."""
+        self._failures = FailureLog(_log)
         self._task: asyncio.Task[None] | None = None
         self._again = False
         self._save_alarm = Alarm(self._schedule_rounds, clock=clock)
@@ -349,10 +351,11 @@ class TimerMessageService:
         if isinstance(result, RefusedError):
             self._put_back(batch.waiting)
             if not self._retry_alarm.is_set and not self._stopped:
-                _log.warning("cannot store %d due messages yet: %s", len(batch.waiting), result.remark)
+                self._failures.failed("store messages that are due", result.remark)
                 self._retry_alarm.after(TIMER_RETRY_SECONDS)
         else:
             self._counts.delivered(len(batch.waiting), batch.topics)
+            self._failures.ended("store messages that are due")
             self._save_soon()
             if self._next_ms <= self.clock.now_ms() + TIMER_AHEAD_MS:  # more messages may be loaded now
                 self._schedule_rounds()
@@ -387,12 +390,11 @@ class TimerMessageService:
                 self._again = False
                 try:
                     await self._round()
+                    self._failures.ended("write or read the timer log")
                 except StoreClosedError:
                     self._again = False
                 except Exception as error:
-                    foreseen = isinstance(error, (OSError, StoreError))
-                    trace = None if foreseen else error
-                    _log.error("cannot write or read the timer log; will retry: %s", error, exc_info=trace)
+                    self._failures.failed("write or read the timer log", error)
                     self._again = False
                     self._save_alarm.after(TIMER_RETRY_SECONDS)
         finally:

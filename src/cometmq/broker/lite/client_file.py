@@ -28,6 +28,7 @@ from cometmq.broker.tables.group_attributes import LiteGroup
 from cometmq.broker.tables.table_file import set_aside
 from cometmq.checksum import crc32
 from cometmq.durable import replace_file
+from cometmq.store.failure_log import FailureLog
 from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ class LiteClientFile:
         self._indexes = indexes
         self._subscriptions = subscriptions
         self._saved = 0
+        self._failures = FailureLog(_log)
 
     def load(self) -> None:
         """Add the clients in the file."""
@@ -115,9 +117,10 @@ class LiteClientFile:
         try:
             await in_thread(self._write, clients)
         except OSError as error:
-            _log.warning("cannot save the subscriptions to lite topics in %s: %s", self._path, error)
+            self._failures.failed(f"write {self._path}", error)
         else:
             self._saved = changes
+            self._failures.ended(f"write {self._path}")
 
     def _write(self, clients: list[SavedClient]) -> None:
         replace_file(self._path, with_crc(_encoded(clients)))

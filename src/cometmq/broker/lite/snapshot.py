@@ -36,6 +36,7 @@ from cometmq.message.lite_names import LMQ_PREFIX
 from cometmq.message.names import POP_LOG_TOPIC
 from cometmq.message.record import RecordError, decode_record
 from cometmq.store.errors import StoreClosedError, StoreError
+from cometmq.store.failure_log import FailureLog
 from cometmq.store.message_store import ConsumeQueue, MessageStore
 from cometmq.threads import in_thread
 
@@ -57,6 +58,7 @@ class LiteSnapshot:
 
     def __init__(self, path: Path, broker: BrokerContext, indexes: LiteIndexes, progress: LiteProgress) -> None:
         self._path = path
+        self._failures = FailureLog(_log)
         self._store = broker.store
         self._turn = broker.turn
         self.end_pops: Callable[[], object] = _do_nothing
@@ -194,8 +196,9 @@ class LiteSnapshot:
         except StoreClosedError as error:
             _log.info("lite topics are read from the log at the next start: %s", error)
         except (StoreError, OSError) as error:
-            _log.warning("cannot save the lite topics in %s: %s", self._path, error)
+            self._failures.failed(f"write {self._path}", error)
         else:
+            self._failures.ended(f"write {self._path}")
             for index, count in unsaved:
                 index.unsaved -= count
             self._progress.unsaved -= progress_unsaved

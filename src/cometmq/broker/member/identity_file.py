@@ -11,12 +11,14 @@ from typing import Final
 from cometmq.broker.failover.identity import (
     IDENTITY_FILE,
     Identity,
+    IdentityError,
     boot_id,
     next_identity,
     place_of,
     read_identity,
     write_identity,
 )
+from cometmq.errors import reason_of
 from cometmq.loop import completed
 from cometmq.store.message_store import MessageStore
 from cometmq.threads import in_thread
@@ -36,8 +38,8 @@ class IdentityFile:
         """Return the identity with which this process starts, after it was written.
 
         :param begins_anew: True if the store may begin without its log.
-        :raises IdentityError: the file is damaged.
-        :raises OSError: the file cannot be read or written.
+        :raises IdentityError: the file is damaged or cannot be written.
+        :raises OSError: the file cannot be read.
         """
         saved = await in_thread(read_identity, self.path)
         is_older = saved is not None and store.max_physical_offset < saved.end
@@ -51,7 +53,13 @@ class IdentityFile:
             _log.warning(
                 "this store has lost messages, so it is a new member of its set: generation %d", identity.generation
             )
-        await self.write(identity)
+        try:
+            await self.write(identity)
+        except OSError as error:
+            raise IdentityError(
+                f"{self.path} cannot be written: {reason_of(error)}",
+                next_step="free some disk space or make the disk writable; the member does not start until then",
+            ) from error
         return identity
 
     def lost_bytes(self) -> None:

@@ -36,6 +36,7 @@ from cometmq.message.lite_names import LMQ_PREFIX
 from cometmq.message.names import POP_LOG_TOPIC
 from cometmq.message.record import RecordError, decode_record
 from cometmq.store.errors import StoreClosedError, StoreError
+from cometmq.store.failure_log import FailureLog
 from cometmq.store.message_store import MessageStore
 from cometmq.threads import in_thread
 
@@ -90,6 +91,7 @@ class PopSnapshot:
 
     def __init__(self, path: Path, store: MessageStore, turn: StoreTurn, log: PopLog) -> None:
         self._path = path
+        self._failures = FailureLog(_log)
         self._store = store
         self._turn = turn
         self._log = log
@@ -186,8 +188,9 @@ class PopSnapshot:
         except StoreClosedError as error:
             _log.info("popped messages are read from the log at the next start: %s", error)
         except (StoreError, OSError) as error:
-            _log.warning("cannot save the popped messages in %s: %s", self._path, error)
+            self._failures.failed(f"write {self._path}", error)
         else:
+            self._failures.ended(f"write {self._path}")
             self._saved_entries = entries
 
     def _end_turn(self) -> None:

@@ -29,6 +29,7 @@ from cometmq.message.properties import PRODUCER_SEQUENCE, property_mark
 from cometmq.message.record import RecordError, StoredRecord, decode_record
 from cometmq.remoting.codes import ResponseCode
 from cometmq.store.errors import StoreError
+from cometmq.store.failure_log import FailureLog
 from cometmq.store.message_store import MessageStore
 from cometmq.threads import in_thread
 
@@ -81,6 +82,7 @@ class ProducerSequenceLog:
         self._stopping = False
         self._saving = asyncio.Lock()
         self._saved_at = -1
+        self._failures = FailureLog(_log)
 
     def start(self) -> None:
         """Start reading the log if the sequence file exists."""
@@ -130,10 +132,11 @@ class ProducerSequenceLog:
             await self._store.wait_kept(end)
             await in_thread(replace_file, self._path, pieces)
             self._saved_at = position
+            self._failures.ended(f"write {self._path}")
         except StoreError:
             return
         except OSError as error:
-            _log.error("cannot write %s: %s; will retry", self._path, error)
+            self._failures.failed(f"write {self._path}", error)
 
     # --- reading ------------------------------------------------------------------------------
     def _read(self) -> None:

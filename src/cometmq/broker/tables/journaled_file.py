@@ -125,9 +125,10 @@ class JournaledFile(TableFile):
         try:
             self._journal.append(changes)
             self.failure = None
+            self._failures.ended(f"write changes to {self.path}")
         except OSError as error:
             self.note_failure(error)
-            _log.error("cannot write changes to %s: %s; will retry", self.path, error)
+            self._failures.failed(f"write changes to {self.path}", error)
         return not self.failed
 
     # --- the complete file--------------------------------------------------------------------
@@ -174,9 +175,10 @@ class JournaledFile(TableFile):
             base = await self._write_pieces(pieces, first)
             await in_thread(self._take_place, base)
             before = 0
+            self._failures.ended(f"write {self.path}", f"write changes to {self.path}")
             return True
         except OSError as error:
-            _log.error("cannot write %s: %s; will retry", self.path, error)
+            self._failures.failed(f"write {self.path}", error)
         finally:
             if before:
                 self._journal.size_bytes += before
@@ -213,10 +215,11 @@ class JournaledFile(TableFile):
                 fresh.flush()
             self._take_place(Base(fresh.crc, fresh.size, first))
             self.failure = None
+            self._failures.ended(f"write {self.path}", f"write changes to {self.path}")
         except OSError as error:
             self._journal.size_bytes += before
             self.note_failure(error)
-            _log.error("cannot write %s: %s; will retry", self.path, error)
+            self._failures.failed(f"write {self.path}", error)
         self._pause()
 
     def write_last(self, text: Iterable[bytes]) -> None:

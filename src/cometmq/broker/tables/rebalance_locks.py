@@ -21,6 +21,7 @@ from cometmq.broker.tables.table_file import set_aside
 from cometmq.clock import Clock
 from cometmq.limits import LOCK_TRUST_SECONDS
 from cometmq.remoting.bodies import MessageQueue
+from cometmq.store.failure_log import FailureLog
 
 _log = logging.getLogger(__name__)
 
@@ -183,6 +184,7 @@ class LockFile:
         self._locks = locks
         self._path = path
         self._due = False
+        self._failures = FailureLog(_log)
         self.on_due: Callable[[], None] = self.save
         locks.on_change = self._changed
 
@@ -210,5 +212,6 @@ class LockFile:
                 fresh.write_bytes(self._locks.text())
                 fresh.replace(self._path)
                 self._due = False
+                self._failures.ended(f"write {self._path}")
             except OSError as error:
-                _log.error("cannot write %s: %s; will retry", self._path, error)
+                self._failures.failed(f"write {self._path}", error)

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 from cometmq import fastjson
 from cometmq.config_file import ConfigFile
 from cometmq.remoting.bodies import BodyError, decode_body, to_builtins
+from cometmq.store.failure_log import FailureLog
 from cometmq.store.recovery.load import Findings
 
 _log = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ class TableFile:
         self.path = path
         self._file = ConfigFile(path)
         self._due = False
+        self._failures = FailureLog(_log)
         self.failure: Exception | None = None
         """The reason why the last write failed, or ``None``."""
         self.is_whole = True
@@ -152,6 +154,7 @@ class TableFile:
         try:
             self._file.save(text)
             self.failure = None
+            self._failures.ended(f"write {self.path}")
         except OSError as error:
             self.note_failure(error)
-            _log.error("cannot write %s: %s; will retry", self.path, error)
+            self._failures.failed(f"write {self.path}", error)

@@ -379,4 +379,4 @@ def consuming_group(groups: SubscriptionGroupManager, name: str) -> Subscription
 
 
 def _topics_not_saved() -> NotServingError:
-    return NotServingError("the table of topics cannot be written")
+    return NotServingError("the table of topics cannot be written (free some space, or check the disk)")
