@@ -44,6 +44,7 @@ fn cometmq_core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<log_scan::LogScan>()?;
     module.add_class::<plain_calls::PlainCalls>()?;
     module.add_class::<received::ReceivedMessages>()?;
+    module.add_class::<record_columns::RecordColumns>()?;
     module.add_class::<sends_state::PlainSends>()?;
     module.add_function(wrap_pyfunction!(batches::batch_records, module)?)?;
     module.add_function(wrap_pyfunction!(index::index_block, module)?)?;
@@ -51,7 +52,6 @@ fn cometmq_core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(property_columns::property_maps, module)?)?;
     module.add_function(wrap_pyfunction!(property_columns::property_values, module)?)?;
     module.add_function(wrap_pyfunction!(records::records, module)?)?;
-    module.add_function(wrap_pyfunction!(record_columns::record_columns, module)?)?;
     module.add_function(wrap_pyfunction!(records::record_starts, module)?)?;
     module.add_function(wrap_pyfunction!(records::record_layout, module)?)?;
     #[cfg(unix)]

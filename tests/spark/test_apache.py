@@ -111,7 +111,7 @@ def test_a_slave_of_apache_is_read(apache: Topics, tmp_path: Path) -> None:
         (queue,) = cluster.queues()
         assert cluster.address_of(queue) == slave.address
 
-        chunks = list(Fetcher(options).fetch([OffsetRange(queue, 0, 300)]))
+        chunks = Fetcher(options).fetch([OffsetRange(queue, 0, 300)])
         assert sum(len(Records(chunk.data)) for chunk in chunks) == 300
 
 

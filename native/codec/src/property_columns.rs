@@ -29,6 +29,12 @@ impl Texts {
         }
     }
 
+    /// Begin anew; the memory is kept.
+    pub fn clear(&mut self) {
+        self.offsets.truncate(1);
+        self.bytes.clear();
+    }
+
     /// Append a text; `None` when the offsets have no room for it.
     pub fn push(&mut self, text: &[u8]) -> Option<()> {
         self.bytes.extend_from_slice(text);
@@ -109,6 +115,13 @@ impl Maps {
         }
     }
 
+    /// Begin anew; the memory is kept.
+    pub fn clear(&mut self) {
+        self.offsets.truncate(1);
+        self.names.clear();
+        self.values.clear();
+    }
+
     /// Append the map of a text and its pieces; `None` when the offsets have no room for it.
     pub fn push(&mut self, text: &[u8], pieces: &Pieces) -> Option<()> {
         for (at, (name, value)) in pieces.0.iter().enumerate() {
@@ -138,6 +151,12 @@ impl Values {
             texts: Texts::with_capacity(count, count * 16),
             has: Vec::with_capacity(count.div_ceil(8)),
         }
+    }
+
+    /// Begin anew; the memory is kept.
+    pub fn clear(&mut self) {
+        self.texts.clear();
+        self.has.clear();
     }
 
     /// Append the value in a text and its pieces; `None` when the offsets have no room for it.

@@ -1,6 +1,6 @@
-//! The columns of many stored records, in one pass over their bytes.
+//! The columns of many stored records, in one pass over their bytes, wherever these are in memory.
 
-use super::constants::{record, BORNHOST_V6, STOREHOST_V6};
+use super::constants::{record, BORNHOST_V6, COMPRESSED, STOREHOST_V6};
 use super::layout::{parts_at, Bytes};
 use super::property_columns::{Maps, Pieces, Texts, Values};
 use std::ops::Range;
@@ -12,16 +12,22 @@ const DIGITS: [[u8; 2]; 256] = digits();
 /// An offset id: the digits of the store host and of the log offset.
 const ID_BYTES: usize = 32;
 
-/// What is found of the properties.
-pub struct Wanted<'a> {
+/// What is found, and in which records.
+pub struct Wanted {
+    /// Maps of the properties.
     pub maps: bool,
+    /// Texts of the properties.
     pub texts: bool,
     /// Properties that are columns of their own.
-    pub names: &'a [String],
+    pub names: Vec<String>,
+    /// Records that need no second look: not compressed, and with the topic of the first.
+    pub plain: bool,
 }
 
-/// The columns. The caller takes the bodies; `body_ends` has the end of each behind the first, with 0 before.
+/// The columns of the records that were taken. The caller takes the bodies; `body_ends` has the end of each behind the
+/// first, with 0 before.
 pub struct Columns {
+    wanted: Wanted,
     /// Queue offset, log offset, born and store time in µs, log offset of the half message; and the born and store host,
     /// whose bytes are as they are stored.
     pub longs: [Vec<i64>; 7],
@@ -29,36 +35,126 @@ pub struct Columns {
     pub ints: [Vec<i32>; 6],
     pub ids: Vec<u8>,
     pub body_ends: Vec<i32>,
-    /// The topic, if all have the same.
-    pub topic: Option<Vec<u8>>,
     pub maps: Maps,
     pub texts: Texts,
     /// Of each name.
     pub values: Vec<Values>,
+    first_topic: Vec<u8>,
+    same_topic: bool,
+    /// Bytes of all records.
+    size: usize,
+    /// Topic and properties of the record that is looked at, and the pieces of its properties.
+    behind_body: Vec<u8>,
+    pieces: Pieces,
 }
 
 impl Columns {
-    fn with_capacity(count: usize, bytes: usize, names: usize) -> Self {
-        let mut body_ends = Vec::with_capacity(count + 1);
-        body_ends.push(0);
+    pub fn new(wanted: Wanted) -> Self {
         Columns {
-            longs: std::array::from_fn(|_| Vec::with_capacity(count)),
-            ints: std::array::from_fn(|_| Vec::with_capacity(count)),
-            ids: Vec::with_capacity(ID_BYTES * count),
-            body_ends,
-            topic: None,
-            maps: Maps::with_capacity(count, bytes),
-            texts: Texts::with_capacity(count, bytes),
-            values: (0..names).map(|_| Values::with_capacity(count)).collect(),
+            longs: Default::default(),
+            ints: Default::default(),
+            ids: Vec::new(),
+            body_ends: vec![0],
+            maps: Maps::with_capacity(0, 0),
+            texts: Texts::with_capacity(0, 0),
+            values: wanted
+                .names
+                .iter()
+                .map(|_| Values::with_capacity(0))
+                .collect(),
+            first_topic: Vec::new(),
+            same_topic: true,
+            size: 0,
+            behind_body: Vec::new(),
+            pieces: Pieces::default(),
+            wanted,
         }
     }
 
-    /// Append the fields before the body; `None` when a host is IPv6.
-    fn push_head(&mut self, head: &[u8; record::BYTES]) -> Option<()> {
-        let sys_flag = int(head, record::SYS_FLAG);
-        if sys_flag & (BORNHOST_V6 | STOREHOST_V6) != 0 {
+    /// Begin with the next records; the memory is kept.
+    pub fn clear(&mut self) {
+        self.longs.iter_mut().for_each(Vec::clear);
+        self.ints.iter_mut().for_each(Vec::clear);
+        self.ids.clear();
+        self.body_ends.truncate(1);
+        self.maps.clear();
+        self.texts.clear();
+        self.values.iter_mut().for_each(Values::clear);
+        self.same_topic = true;
+        self.size = 0;
+    }
+
+    /// The topic, if all records have the same.
+    pub fn topic(&self) -> Option<&[u8]> {
+        (self.same_topic && self.count() > 0).then_some(&self.first_topic)
+    }
+
+    fn count(&self) -> usize {
+        self.body_ends.len() - 1
+    }
+
+    /// Bytes of the bodies.
+    pub fn body_bytes(&self) -> usize {
+        self.body_ends.last().map_or(0, |end| *end as usize)
+    }
+
+    /// Take the record at a place and return its end; `None`, and nothing is changed, when Python must decode it: its
+    /// parts do not add up, it has a host with IPv6, its properties are not UTF-8 or very many, it is not plain as
+    /// wanted, or the columns would have 2 GiB.
+    ///
+    /// `body` gets the place of the body, and returns `None` when it has no room for it.
+    pub fn take(
+        &mut self,
+        data: &(impl Bytes + ?Sized),
+        at: usize,
+        body: &mut impl FnMut(Range<usize>) -> Option<()>,
+    ) -> Option<usize> {
+        let parts = parts_at(data, at)?;
+        let head = data.array(at)?;
+        let size = self.size + (parts.properties.end - at);
+        i32::try_from(size).ok()?;
+        self.behind_body.clear();
+        data.append_to(
+            &mut self.behind_body,
+            parts.topic.start..parts.properties.end,
+        )?;
+        let (topic, behind) = self.behind_body.split_at_checked(parts.topic.len())?;
+        let text = behind.get(behind.len() - parts.properties.len()..)?;
+        let same_topic = self.count() == 0 || self.first_topic == topic;
+        let sys_flag = int(&head, record::SYS_FLAG);
+        let is_plain = sys_flag & COMPRESSED == 0 && same_topic;
+        if sys_flag & (BORNHOST_V6 | STOREHOST_V6) != 0 || (self.wanted.plain && !is_plain) {
             return None;
         }
+        if self.wanted.maps || !self.wanted.names.is_empty() {
+            self.pieces.split(text)?;
+        } else if self.wanted.texts {
+            std::str::from_utf8(text).ok()?;
+        }
+        let body_end = self.body_bytes() + parts.body.len();
+        body(parts.body)?;
+        if self.count() == 0 {
+            self.first_topic.clear();
+            self.first_topic.extend_from_slice(topic);
+        }
+        self.same_topic &= same_topic;
+        self.size = size;
+        self.body_ends.push(body_end as i32);
+        if self.wanted.maps {
+            self.maps.push(text, &self.pieces)?;
+        }
+        if self.wanted.texts {
+            self.texts.push(text)?;
+        }
+        for (values, name) in self.values.iter_mut().zip(&self.wanted.names) {
+            values.push(name, text, &self.pieces)?;
+        }
+        self.push_head(&head);
+        Some(parts.properties.end)
+    }
+
+    /// Append the fields before the body.
+    fn push_head(&mut self, head: &[u8; record::BYTES]) {
         let physical_offset = bytes(head, record::PHYSICAL_OFFSET);
         let store_host = bytes(head, record::STORE_HOST);
         let longs = [
@@ -75,7 +171,7 @@ impl Columns {
             int(head, record::BODY_CRC),
             int(head, record::QUEUE_ID),
             int(head, record::FLAG),
-            sys_flag,
+            int(head, record::SYS_FLAG),
             int(head, record::RECONSUME_TIMES),
         ];
         for (column, value) in self.longs.iter_mut().zip(longs) {
@@ -90,25 +186,6 @@ impl Columns {
             digits.copy_from_slice(&DIGITS[usize::from(*byte)]);
         }
         self.ids.extend_from_slice(&id);
-        Some(())
-    }
-
-    /// Append what is wanted of the properties.
-    fn push_properties(&mut self, wanted: &Wanted, text: &[u8], pieces: &mut Pieces) -> Option<()> {
-        if wanted.maps || !wanted.names.is_empty() {
-            pieces.split(text)?;
-        }
-        if wanted.maps {
-            self.maps.push(text, pieces)?;
-        }
-        if wanted.texts {
-            std::str::from_utf8(text).ok()?;
-            self.texts.push(text)?;
-        }
-        for (values, name) in self.values.iter_mut().zip(wanted.names) {
-            values.push(name, text, pieces)?;
-        }
-        Some(())
     }
 }
 
@@ -139,54 +216,19 @@ fn microseconds(ms: i64) -> i64 {
     ms.clamp(-MAX_MS, MAX_MS) * 1000
 }
 
-/// The columns of the records at `starts`; `None` when Python must decode them: the parts of one do not add up, it has a
-/// host with IPv6, or its properties are not UTF-8 or very many.
-///
-/// `body` gets the place of each body, and returns `None` when it has no room for it.
-pub fn columns(
-    data: &(impl Bytes + ?Sized),
-    starts: &[i64],
-    wanted: &Wanted,
-    mut body: impl FnMut(Range<usize>) -> Option<()>,
-) -> Option<Columns> {
-    let names = wanted.names.len();
-    let mut found = Columns::with_capacity(starts.len(), 128 * starts.len(), names);
-    let mut pieces = Pieces::default();
-    let mut first_topic: Option<Vec<u8>> = None;
-    let mut same_topic = true;
-    let mut behind_body = Vec::new();
-    let mut body_bytes = 0;
-    for start in starts {
-        let at = usize::try_from(*start).ok()?;
-        let parts = parts_at(data, at)?;
-        found.push_head(&data.array(at)?)?;
-        body_bytes += parts.body.len();
-        body(parts.body)?;
-        found.body_ends.push(i32::try_from(body_bytes).ok()?);
-        behind_body.clear();
-        data.append_to(&mut behind_body, parts.topic.start..parts.properties.end)?;
-        let topic = behind_body.get(..parts.topic.len())?;
-        match &first_topic {
-            Some(first) => same_topic &= first == topic,
-            None => first_topic = Some(topic.to_vec()),
-        }
-        let text = behind_body.get(behind_body.len() - parts.properties.len()..)?;
-        found.push_properties(wanted, text, &mut pieces)?;
-    }
-    found.topic = first_topic.filter(|_| same_topic);
-    Some(found)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::constants::{MESSAGE_MAGIC, MIN_RECORD_BYTES};
 
-    const ALL: Wanted = Wanted {
-        maps: true,
-        texts: true,
-        names: &[],
-    };
+    fn all(plain: bool) -> Columns {
+        Columns::new(Wanted {
+            maps: true,
+            texts: true,
+            names: vec!["KEYS".to_string()],
+            plain,
+        })
+    }
 
     fn stored(sys_flag: i32, body: &[u8], topic: &[u8], properties: &[u8]) -> Vec<u8> {
         let size = MIN_RECORD_BYTES + body.len() + topic.len() + properties.len();
@@ -207,45 +249,86 @@ mod tests {
         found
     }
 
-    fn read(data: &[u8], starts: &[i64]) -> Option<(Columns, Vec<u8>)> {
+    /// Take all records; `None` when one is left to Python.
+    fn read(found: &mut Columns, data: &[u8]) -> Option<Vec<u8>> {
         let mut bodies = Vec::new();
-        let found = columns(data, starts, &ALL, |place| {
-            data.append_to(&mut bodies, place)
-        })?;
-        Some((found, bodies))
+        let mut at = 0;
+        while at < data.len() {
+            at = found.take(data, at, &mut |place| data.append_to(&mut bodies, place))?;
+        }
+        Some(bodies)
     }
 
     #[test]
     fn records_become_columns() {
         let one = stored(0, b"body", b"T", b"KEYS\x01k\x02");
         let data = [one.clone(), stored(3, b"", b"T", b"")].concat();
-        let (found, bodies) = read(&data, &[0, one.len() as i64]).unwrap();
-        assert_eq!((found.body_ends, bodies), (vec![0, 4, 4], b"body".to_vec()));
-        assert_eq!(found.topic.as_deref(), Some(&b"T"[..]));
-        assert_eq!(found.ints[4], [0, 3]);
-        assert_eq!(found.longs[2], [-MAX_MS * 1000; 2]);
-        assert_eq!(&found.ids[..ID_BYTES], b"7F000001000000000000000000000000");
-        assert_eq!(found.maps.offsets, [0, 1, 1]);
-        assert_eq!(found.texts.bytes, b"KEYS\x01k\x02");
-        assert!(columns(&data[..], &[0], &ALL, |_| None).is_none());
+        let mut found = all(false);
+        for _ in 0..2 {
+            assert_eq!(read(&mut found, &data), Some(b"body".to_vec()));
+            assert_eq!(found.body_ends, [0, 4, 4]);
+            assert_eq!(found.topic(), Some(&b"T"[..]));
+            assert_eq!(found.ints[4], [0, 3]);
+            assert_eq!(found.longs[2], [-MAX_MS * 1000; 2]);
+            assert_eq!(&found.ids[..ID_BYTES], b"7F000001000000000000000000000000");
+            assert_eq!(found.maps.offsets, [0, 1, 1]);
+            assert_eq!(found.texts.bytes, b"KEYS\x01k\x02");
+            assert_eq!(
+                (&found.values[0].texts.bytes[..], &found.values[0].has[..]),
+                (&b"k"[..], &[1][..])
+            );
+            found.clear();
+            assert_eq!((found.topic(), found.body_bytes()), (None, 0));
+        }
+    }
+
+    #[test]
+    fn a_record_that_is_not_taken_leaves_no_trace() {
+        let one = stored(0, b"b", b"T", b"KEYS\x01k");
+        let mut found = all(true);
+        read(&mut found, &one).unwrap();
+        let refused = [
+            stored(0, b"", b"U", b""),
+            stored(COMPRESSED, b"", b"T", b""),
+            stored(0, b"", b"T", b"KEYS\x01\xff"),
+            one[1..].to_vec(),
+        ];
+        for data in refused {
+            assert_eq!(read(&mut found, &data), None);
+        }
+        assert_eq!(found.take(&one[..], 0, &mut |_| None), None);
+        read(&mut found, &one).unwrap();
+        assert_eq!(found.body_ends, [0, 1, 2]);
+        assert_eq!(found.maps.offsets, [0, 1, 2]);
+        assert!(found.longs.iter().all(|column| column.len() == 2));
+        assert!(found.ints.iter().all(|column| column.len() == 2));
+        assert_eq!((found.texts.offsets.len(), found.ids.len()), (3, 64));
+        found.clear();
+        assert!(read(&mut found, &stored(0, b"", b"U", b"")).is_some());
     }
 
     #[test]
     fn different_topics_are_none() {
         let one = stored(0, b"", b"T", b"");
-        let data = [one.clone(), stored(0, b"", b"U", b"")].concat();
-        assert_eq!(read(&data, &[0, one.len() as i64]).unwrap().0.topic, None);
+        let mut found = all(false);
+        read(
+            &mut found,
+            &[one.clone(), stored(0, b"", b"U", b""), one].concat(),
+        )
+        .unwrap();
+        assert_eq!(found.topic(), None);
     }
 
     #[test]
     fn damaged_and_rare_records_are_left_to_python() {
         let good = stored(0, b"body", b"T", b"a\x01b");
-        assert!(read(&good, &[0]).is_some());
-        for start in [-1, 1, good.len() as i64, i64::MAX] {
-            assert!(read(&good, &[start]).is_none());
+        let is_taken = |data: &[u8]| read(&mut all(false), data).is_some();
+        assert!(is_taken(&good));
+        for at in [1, good.len(), usize::MAX] {
+            assert_eq!(all(false).take(&good[..], at, &mut |_| Some(())), None);
         }
-        for end in 0..good.len() {
-            assert!(read(&good[..end], &[0]).is_none());
+        for end in 1..good.len() {
+            assert!(!is_taken(&good[..end]));
         }
         for at in [
             record::SIZE,
@@ -256,13 +339,9 @@ mod tests {
         ] {
             let mut damaged = good.clone();
             damaged[at] ^= 0x80;
-            assert!(read(&damaged, &[0]).is_none());
+            assert!(!is_taken(&damaged));
         }
-        for rare in [
-            stored(BORNHOST_V6, &[0; 40], b"T", b""),
-            stored(0, b"", b"T", b"a\x01\xff"),
-        ] {
-            assert!(read(&rare, &[0]).is_none());
-        }
+        assert!(!is_taken(&stored(BORNHOST_V6, &[0; 40], b"T", b"")));
+        assert!(!is_taken(&stored(0, b"", b"T", b"a\x01\xff")));
     }
 }

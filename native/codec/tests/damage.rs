@@ -9,6 +9,7 @@ use cometmq_codec::hmac::Key;
 use cometmq_codec::properties::{HalfProperties, Properties};
 use cometmq_codec::received::{received, Pop};
 use cometmq_codec::record::Record;
+use cometmq_codec::record_columns::{self, Columns};
 use cometmq_codec::request::{EndRequest, SendRequest};
 use cometmq_codec::scan::{Scan, Wanted};
 use cometmq_codec::signature::{are_from, Texts};
@@ -245,6 +246,63 @@ fn damaged_units_and_records_lead_nowhere_outside_the_segment() {
         }
     }
     assert!(taken.iter().all(|count| *count > ROUNDS / 100));
+}
+
+#[test]
+fn damaged_records_become_rows_or_leave_no_trace() {
+    let mut data = Vec::new();
+    for number in 0..4 {
+        let texts = (
+            "\x01T",
+            "hello",
+            "KEYS\x01a b\x02TAGS\x01\u{4e2d}\x02x\x01y",
+        );
+        append(texts, (3, number, 400 * number), &mut data);
+    }
+    let mut columns = Columns::new(record_columns::Wanted {
+        maps: true,
+        texts: true,
+        names: vec!["TAGS".to_owned(), "KEYS".to_owned()],
+        plain: true,
+    });
+    let mut chance = Chance(0x5DEE_CE66_D1CE_5EED);
+    let mut counts = HashSet::new();
+    for round in 0..ROUNDS / 3 {
+        let mut data = data.clone();
+        for _ in 0..round % 4 {
+            let at = chance.below(data.len());
+            data[at] = chance.below(256) as u8;
+        }
+        data.truncate(data.len() - chance.below(2) * chance.below(data.len()));
+        let room = chance.below(30);
+        let (mut at, mut count, mut bodies) = (0, 0, 0);
+        while let Some(end) = columns.take(&data[..], at, &mut |place| {
+            let length = data.get(place)?.len();
+            bodies += if bodies + length <= room {
+                length
+            } else {
+                return None;
+            };
+            Some(())
+        }) {
+            assert!(at < end && end <= data.len());
+            (at, count) = (end, count + 1);
+        }
+        assert_eq!(columns.body_bytes(), bodies);
+        assert_eq!(columns.body_ends.len(), count + 1);
+        assert!(columns.longs.iter().all(|column| column.len() == count));
+        assert!(columns.ints.iter().all(|column| column.len() == count));
+        assert_eq!(columns.ids.len(), 32 * count);
+        assert_eq!(columns.texts.offsets.len(), count + 1);
+        assert_eq!(columns.maps.offsets.len(), count + 1);
+        for values in &columns.values {
+            assert_eq!(values.texts.offsets.len(), count + 1);
+            assert_eq!(values.has.len(), count.div_ceil(8));
+        }
+        counts.insert(count);
+        columns.clear();
+    }
+    assert_eq!(counts.len(), 5);
 }
 
 #[test]

@@ -186,12 +186,14 @@ def test_damaged_records(seed: int) -> None:
 def test_positions_and_rooms_that_do_not_fit_are_left_to_python() -> None:
     data = b"".join(block(random.Random(1)))
     starts = Records(data).starts
-    wanted = True, True, ["TAGS"]
+    wanted = True, True, ["TAGS"], False
     room = np.empty(len(data), np.uint8)
-    assert CORE.record_columns(data, starts, room, wanted) is not None
+    assert CORE.RecordColumns(wanted).take_at(data, starts, room)
     for position in (-1, 1, len(data), len(data) - 3, 2**62, -(2**63)):
-        assert CORE.record_columns(data, np.array([position], np.int64), room, wanted) is None
+        assert not CORE.RecordColumns(wanted).take_at(data, np.array([position], np.int64), room)
         assert in_one_pass(data, np.array([position], np.int64)) == set()
-    assert CORE.record_columns(data, starts, room[:1], wanted) is None
-    assert CORE.record_columns(data, starts, bytes(len(data)), wanted) is None
-    assert CORE.record_columns(data, starts, room[::2], wanted) is None
+    for bad in (room[:1], bytes(len(data)), room[::2]):
+        assert not CORE.RecordColumns(wanted).take_at(data, starts, bad)
+        assert CORE.RecordColumns(wanted).take(data, bad) < len(data)
+    assert CORE.RecordColumns(wanted).take(data, room) == len(data)
+    assert CORE.RecordColumns(wanted).take(np.frombuffer(data, np.uint8)[::2], room) == 0

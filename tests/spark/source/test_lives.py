@@ -148,10 +148,9 @@ def test_a_task_keeps_what_it_read_of_a_topic_that_was_deleted_meanwhile(topics:
     (planned,) = query.reader.partitions({}, end)
     assert isinstance(planned, RangePartition)
     chunks = Fetcher(query.options).fetch(planned.ranges, planned.marks)
-    first = next(chunks)
+    assert len(Records(next(chunks).data)) == 10
     topics.delete(topic)
     assert list(chunks) == []
-    assert len(Records(first.data).sizes) == 10
 
 
 @pytest.mark.parametrize("others", [0, 3])

@@ -3,9 +3,9 @@
 A broker answers one pull with at most 32 messages or 256 KiB (Apache's defaults), so waiting for each answer would
 leave the connection idle most of the time. Ranges are cut into segments that need one answer each. A segment's length
 is adjusted to the number of messages in the answers. The first few unfinished segments are pulled in parallel. Most
-segments need one answer, so answers arrive in the order in which they are needed. Their bytes are yielded in order,
-written next to each other into one block of memory, so that many of them form one chunk without a copy. Memory is
-bounded: if later segments hold ``_AHEAD_BYTES``, only the first segment continues.
+segments need one answer, so answers arrive in the order in which they are needed. Each is received into the
+same buffer, which stays in the processor's cache, and yielded before the next one is received; answers for later
+segments are copied. Memory is bounded: if later segments hold ``_AHEAD_BYTES``, only the first segment continues.
 
 If the connection breaks, the address is looked up and the connection is opened again. The segments then continue where
 they stopped. Reading fails if nothing has arrived for ``pollTimeoutMs``.
@@ -18,7 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Final, NoReturn
 
 import numpy as np
@@ -50,7 +50,7 @@ class Segment:
     at: int
     asked: int | None = None
     """Number (opaque) of the request in flight."""
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[memoryview] = field(default_factory=list)
     size: int = 0
 
     @property
@@ -106,61 +106,6 @@ class Segments:
             self._offsets = min(2 * self._offsets, self._most_offsets)
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """The bytes of a block from ``begin`` to ``end``."""
-
-    block: memoryview
-    begin: int
-    end: int
-
-    def __len__(self) -> int:
-        return self.end - self.begin
-
-    @property
-    def data(self) -> memoryview:
-        """Return a view of the bytes."""
-        return self.block[self.begin : self.end]
-
-    def is_followed_by(self, other: Piece) -> bool:
-        """Return True if ``other`` begins where this piece ends."""
-        return self.block is other.block and self.end == other.begin
-
-    def shortened(self, size: int) -> Piece:
-        """Return the first ``size`` bytes of the piece."""
-        return Piece(self.block, self.begin, self.begin + size)
-
-
-class Blocks:
-    """Allocates pieces in blocks of ``block_bytes``. A block is freed with its last piece."""
-
-    def __init__(self, block_bytes: int) -> None:
-        self._block_bytes = block_bytes
-        self.last = Piece(memoryview(bytearray()), 0, 0)
-        """The last allocated piece."""
-
-    def room(self, size: int) -> memoryview:
-        """Return a writable buffer of ``size`` bytes, directly after the last piece if it fits there."""
-        block, at = self.last.block, self.last.end
-        if size > len(block) - at:
-            block, at = np.empty(max(size, self._block_bytes), np.uint8).data, 0
-        self.last = Piece(block, at, at + size)
-        return self.last.data
-
-
-def contiguous(pieces: Sequence[Piece]) -> memoryview:
-    """Join pieces: in place if they are adjacent, otherwise by copying."""
-    if all(piece.is_followed_by(after) for piece, after in pairwise(pieces)):
-        return pieces[0].block[pieces[0].begin : pieces[-1].end]
-    return memoryview(b"".join(piece.data for piece in pieces))
-
-
-CHUNK_BYTES: Final = 8 * 1024 * 1024
-"""Number of bytes that are yielded at a time. At this size, a chunk's fixed cost is a tenth of its total time, and
-larger chunks are not faster.
-"""
-_SEPARATE_BYTES: Final = CHUNK_BYTES // 2
-"""Minimum size of a chunk that is yielded without joining. Smaller chunks are joined by copying."""
 _AHEAD_BYTES: Final = 32 * 1024 * 1024
 """Maximum number of answer bytes for later segments while the first segment is unfinished. Frames in flight are not
 included.
@@ -175,7 +120,7 @@ log = logging.getLogger("cometmq.spark")
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Complete records from one queue, in offset order."""
+    """Complete records from one queue, in offset order. The bytes are valid until the next chunk is requested."""
 
     queue: Queue
     data: memoryview
@@ -188,14 +133,14 @@ class Fetcher:
         self._options = options
         self._cluster = Cluster(options)
         self._pause = threading.Event()
-        self._blocks = Blocks(CHUNK_BYTES)
+        self._buffer = memoryview(bytearray())
         self.lost: list[OffsetRange] = []
         """Ranges of lost messages that were skipped, which happens only if ``failOnDataLoss`` is false. Adjacent ranges
         are joined.
         """
 
     def fetch(self, ranges: Sequence[OffsetRange], marks: Marks = NO_MARKS) -> Iterator[Chunk]:
-        """Yield the records of ``ranges``, in order, in chunks of about ``CHUNK_BYTES``.
+        """Yield the records of ``ranges``, in order, as they arrive.
 
         :param marks: for each queue, a message that it contained when the ranges were planned.
         :raises DataLossError: messages are lost and ``failOnDataLoss`` is true, or a topic was recreated during the
@@ -203,7 +148,7 @@ class Fetcher:
         :raises UnreachableError: nothing arrived for ``pollTimeoutMs``.
         """
         for _, of_broker in groupby(ranges, key=lambda part: part.queue.broker):
-            yield from self._chunks(self._pieces(Segments(of_broker, self._options.pull_batch_size)))
+            yield from self._chunks(Segments(of_broker, self._options.pull_batch_size))
         # so the messages that were read are a mixture of both topics
         if changed := self._cluster.changed_meanwhile(marks):
             raise DataLossError(
@@ -211,21 +156,7 @@ class Fetcher:
                 next_step="restart the query; it will then read the new queue",
             )
 
-    def _chunks(self, pieces: Iterator[tuple[Queue, Piece]]) -> Iterator[Chunk]:
-        for queue, of_queue in groupby(pieces, key=lambda piece: piece[0]):
-            gathered: list[Piece] = []
-            size = 0
-            for _, piece in of_queue:
-                separate = gathered and not gathered[-1].is_followed_by(piece)
-                if size >= CHUNK_BYTES or (separate and (size >= _SEPARATE_BYTES or not piece.begin)):
-                    yield Chunk(queue, contiguous(gathered))
-                    gathered, size = [], 0
-                gathered.append(piece)
-                size += len(piece)
-            if gathered:
-                yield Chunk(queue, contiguous(gathered))
-
-    def _pieces(self, waiting: Segments) -> Iterator[tuple[Queue, Piece]]:
+    def _chunks(self, waiting: Segments) -> Iterator[Chunk]:
         """Yield the answers' bodies in order. Reconnect if the connection breaks."""
         active: deque[Segment] = deque()
         progress_at = SYSTEM_CLOCK.monotonic()
@@ -235,8 +166,8 @@ class Fetcher:
                 with borrowed(
                     self._cluster.address_of(queue), self._options.access.security(), self._answer_s
                 ) as connection:
-                    for queue, piece in self._exchange(connection, waiting, active):
-                        yield queue, piece
+                    for chunk in self._exchange(connection, waiting, active):
+                        yield chunk
                         progress_at = SYSTEM_CLOCK.monotonic()
             except (BlockingConnectionError, UnreachableError) as error:
                 self._cluster.forget(queue.broker)
@@ -255,9 +186,7 @@ class Fetcher:
     def _answer_s(self) -> float:
         return min(_ANSWER_SECONDS, self._options.poll_timeout_s)
 
-    def _exchange(
-        self, connection: BlockingConnection, waiting: Segments, active: deque[Segment]
-    ) -> Iterator[tuple[Queue, Piece]]:
+    def _exchange(self, connection: BlockingConnection, waiting: Segments, active: deque[Segment]) -> Iterator[Chunk]:
         """Keep requests in flight, and yield the first segment's bytes as they arrive, until all segments are done."""
         asked: dict[int, Segment] = {}
         while waiting or active or asked:
@@ -267,22 +196,28 @@ class Fetcher:
             for place, segment in enumerate(active):
                 if segment.asked is None and not segment.done and (place == 0 or ahead < _AHEAD_BYTES):
                     self._send_pull(connection, segment, asked)
-            answer, _ = connection.receive_into(self._blocks.room)
+            answer, body = connection.receive_into(self._room)
             asking = asked.pop(answer.opaque, None) if answer.is_response else None
             if asking is None:
                 continue
             asking.asked = None
             at = asking.at
-            self._apply_answer(asking, answer, self._blocks.last)
-            waiting.adjust_to_answer(asking, at, len(self._blocks.last))
+            self._apply_answer(asking, answer, body if asking is active[0] else memoryview(bytes(body)))
+            waiting.adjust_to_answer(asking, at, len(body))
             while active:
                 head = active[0]
                 pieces, head.pieces, head.size = head.pieces, [], 0
                 for piece in pieces:
-                    yield head.queue, piece
+                    yield Chunk(head.queue, piece)
                 if not head.done:
                     break
                 active.popleft()
+
+    def _room(self, size: int) -> memoryview:
+        """Return the buffer for an answer of ``size`` bytes."""
+        if size > len(self._buffer):
+            self._buffer = np.empty(size, np.uint8).data
+        return self._buffer[:size]
 
     def _send_pull(self, connection: BlockingConnection, segment: Segment, asked: dict[int, Segment]) -> None:
         count = min(self._options.pull_batch_size, segment.part.end - segment.at)
@@ -293,7 +228,7 @@ class Fetcher:
         segment.asked = connection.submit(RequestCode.PULL_MESSAGE, header)
         asked[segment.asked] = segment
 
-    def _apply_answer(self, segment: Segment, answer: RemotingCommand, body: Piece) -> None:
+    def _apply_answer(self, segment: Segment, answer: RemotingCommand, body: memoryview) -> None:
         """Move a segment forward by an answer."""
         if answer.code == ResponseCode.SYSTEM_BUSY:  # the request is tried again on a new connection, after a pause
             raise UnreachableError(f"the broker is busy: {answer.remark}")
@@ -359,7 +294,6 @@ _PULL_CODES: Final = frozenset(
 )
 
 
-def _up_to_end(body: Piece, part: OffsetRange) -> Piece:
+def _up_to_end(body: memoryview, part: OffsetRange) -> memoryview:
     """Remove the records that are after the segment's end from an answer."""
-    inside = Records(body.data).between(part.first, part.end)
-    return body.shortened(int(inside.sizes.sum()))
+    return body[: int(Records(body).between(part.first, part.end).sizes.sum())]

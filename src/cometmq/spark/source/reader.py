@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -42,7 +43,7 @@ def read_ranges(
     from pyspark.sql.pandas.types import to_arrow_schema
 
     from cometmq.spark.records.bad_messages import bad_bodies
-    from cometmq.spark.records.decode import Records, decode
+    from cometmq.spark.records.pieces import decode_pieces
     from cometmq.spark.source.fetch import Fetcher
 
     arrow = to_arrow_schema(schema, timezone="UTC")
@@ -50,11 +51,11 @@ def read_ranges(
         lasting_worker(),
         bad_bodies(options) as on_bad_body,
     ):
-        for chunk in Fetcher(options).fetch(ranges, marks):
-            records = Records(chunk.data)
-            if options.tags:
-                records = records.tagged(options.tags)
-            yield from decode(records, arrow, broker_name=chunk.queue.broker, on_bad_body=on_bad_body)
+        for queue, chunks in groupby(Fetcher(options).fetch(ranges, marks), key=lambda chunk: chunk.queue):
+            pieces = (chunk.data for chunk in chunks)
+            yield from decode_pieces(
+                pieces, arrow, broker_name=queue.broker, on_bad_body=on_bad_body, tags=options.tags
+            )
 
 
 def divide_into_partitions(options: SourceOptions, pieces: Sequence[SizedRange], marks: Marks) -> list[RangePartition]:

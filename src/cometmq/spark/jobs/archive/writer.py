@@ -283,7 +283,7 @@ def write_ranges(
 ) -> Iterator[Manifest]:
     """Read ranges and write their messages to files. Yield the files, and each range when it is complete."""
     from cometmq.spark.records.bad_messages import bad_bodies
-    from cometmq.spark.records.decode import Records, decode
+    from cometmq.spark.records.pieces import decode_pieces
     from cometmq.spark.source.fetch import Fetcher
 
     schema = arrow_schema(ARCHIVE_COLUMNS)
@@ -294,11 +294,8 @@ def write_ranges(
         bad_bodies(options) as on_bad_body,
     ):
         for queue, chunks in groupby(fetcher.fetch(ranges, marks), key=lambda chunk: chunk.queue):
-            batches = (
-                batch
-                for chunk in chunks
-                for batch in decode(Records(chunk.data), schema, broker_name=queue.broker, on_bad_body=on_bad_body)
-            )
+            pieces = (chunk.data for chunk in chunks)
+            batches = decode_pieces(pieces, schema, broker_name=queue.broker, on_bad_body=on_bad_body)
             files += rows.write(uploads, queue, batches)
     yield from files
     for part in ranges:
