@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import random
+from pathlib import Path
 
 import pytest
-from tests.broker.conftest import ConnectTo, small_config
-from tests.broker.disks import FailingDisk
+from tests.broker.conftest import ConnectTo, StartBroker, small_config
+from tests.broker.disks import FailingDisk, HeldDisk
 from tests.broker.pop.popping import GROUP, TOPIC, Popper
+from tests.broker.snapshots import copy_store
 from tests.broker.wire import Wire
 
 from cometmq.broker.controller import Broker
@@ -141,3 +144,29 @@ async def test_what_cannot_be_stored_has_not_happened(
         assert sorted((m.body, m.times) for m in seen) == [(b"a", 1), (b"b", 1), (b"c", 0)]
     finally:
         await broker.stop()
+
+
+async def test_messages_whose_pop_a_power_cut_takes_back_come_again(
+    tmp_path: Path, start_broker: StartBroker, connect_to: ConnectTo, clock: VirtualClock
+) -> None:
+    """The offsets of consumers are behind popped messages, and must not be on the disk before the POP log is."""
+    disk = HeldDisk()
+    broker = Broker(small_config(tmp_path), clock=clock, disk=disk)
+    await broker.start()
+    popper = Popper(await connect_to(broker), clock)
+    await send(popper.wire, b"a")
+    flushed = broker.store.max_physical_offset
+    await broker.store.wait_flushed(flushed)
+    disk.hold()
+    assert [message.body for message in await popper.pop()] == [b"a"]
+    saving = asyncio.create_task(broker.offsets.save_in_background())
+    await asyncio.wait([saving], timeout=0.5)
+    copy_store(tmp_path / "store", tmp_path / "cut" / "store")
+    disk.go_on()
+    await saving
+    await broker.stop()
+    log = min((tmp_path / "cut" / "store" / "commitlog").iterdir())
+    log.write_bytes(log.read_bytes()[:flushed].ljust(log.stat().st_size, b"\0"))
+    again = await start_broker(store_path_root_dir=str(tmp_path / "cut" / "store"))
+    popper = Popper(await connect_to(again), clock)
+    assert [message.body for message in await popper.pop()] == [b"a"]

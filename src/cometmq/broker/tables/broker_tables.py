@@ -60,6 +60,7 @@ class BrokerTables:
         ]
         self.lives.writer.save()
         self.offsets.log_end = lambda: store.max_physical_offset
+        self.offsets.wait_flushed = lambda: store.wait_flushed(store.max_physical_offset)
         self.offsets.forget_ended(self.lives.deleted, self.lives.deleted_groups)
         findings += recover_tables(self.topics, self.groups, self.offsets, store)
         if not is_slave:

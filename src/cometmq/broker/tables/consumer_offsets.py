@@ -8,7 +8,8 @@ was deleted after this log offset, its offsets in the file are invalid.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from cometmq.clock import Clock
 from cometmq.loop import in_rounds
 from cometmq.message.names import TRANSACTION_GROUP, check_group, check_topic
 from cometmq.store.disk import Disk
+from cometmq.store.errors import StoreError
 from cometmq.store.recovery.known_topics import Deleted, DeletedGroup
 from cometmq.threads import in_thread
 
@@ -88,6 +90,8 @@ class ConsumerOffsetManager:
         none.
         """
         self.log_end: Callable[[], int] | None = None
+        self.wait_flushed: Callable[[], Awaitable[None]] | None = None
+        """Waits until the log is on the disk: offsets are behind popped messages, which only the POP log has."""
         """Returns the current end of the log, or ``None`` if there is no log."""
         self._written_at: int | None = None
         """The end of the log when the loaded file was written, or ``None`` if the file does not contain it."""
@@ -317,17 +321,27 @@ class ConsumerOffsetManager:
     async def save_in_background(self) -> None:
         """Write the changes in a thread; when it is due, write the complete file in the background."""
         await in_rounds(self._table.tidy())
+        with suppress(StoreError):  # the log cannot be flushed: messages are refused, and the changes stay due
+            await self._save()
+
+    async def _save(self) -> None:
         if self._is_for_journal:
             changes, end = self._pop_changes(), self._end()
             if any(changes):
                 self._needs_whole = True  # the changes are due again unless they are written
+                if self.wait_flushed is not None:
+                    await self.wait_flushed()
                 self._needs_whole = not await in_thread(self._append, changes, end)
             if self._file.whole_is_due:
-                await self._file.write_in_background(_pieces(self._table, self._end()))
+                await self._write_whole()
         elif self._has_changed():
             self._needs_whole = True
             self._pop_changes()  # the complete file contains the changes
-            self._needs_whole = not await self._file.write_in_background(_pieces(self._table, self._end()))
+            self._needs_whole = not await self._write_whole()
+
+    async def _write_whole(self) -> bool:
+        pieces = _pieces(self._table, self._end())
+        return await self._file.write_in_background(pieces, before_replacing=self.wait_flushed)
 
     def save_last(self) -> None:
         """Write the complete file if an offset has changed since the last one; called when the broker stops."""

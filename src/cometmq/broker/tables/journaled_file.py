@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -152,13 +152,17 @@ class JournaledFile(TableFile):
         return self.seconds_to_whole == 0
 
     async def write_in_background(
-        self, pieces: Iterator[bytes], when_idle: Callable[[Callable[[], None]], None] = call_now
+        self,
+        pieces: Iterator[bytes],
+        when_idle: Callable[[Callable[[], None]], None] = call_now,
+        before_replacing: Callable[[], Awaitable[None]] | None = None,
     ) -> bool:
         """Write the complete file in pieces over several rounds of the event loop; return whether it was written.
 
         Rows may be from different moments: the journal contains every change since the first piece.
 
         :param when_idle: calls a function at a moment when no thread appends to the journal.
+        :param before_replacing: awaited before the file replaces the old one.
         """
         began: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
 
@@ -173,6 +177,8 @@ class JournaledFile(TableFile):
         self._is_unwritable = True
         try:
             base = await self._write_pieces(pieces, first)
+            if before_replacing is not None:
+                await before_replacing()
             await in_thread(self._take_place, base)
             before = 0
             self._failures.ended(f"write {self.path}", f"write changes to {self.path}")
