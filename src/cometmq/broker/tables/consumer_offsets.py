@@ -90,9 +90,9 @@ class ConsumerOffsetManager:
         none.
         """
         self.log_end: Callable[[], int] | None = None
+        """Returns the current end of the log, or ``None`` if there is no log."""
         self.wait_flushed: Callable[[], Awaitable[None]] | None = None
         """Waits until the log is on the disk: offsets are behind popped messages, which only the POP log has."""
-        """Returns the current end of the log, or ``None`` if there is no log."""
         self._written_at: int | None = None
         """The end of the log when the loaded file was written, or ``None`` if the file does not contain it."""
         self.is_damaged = False
