@@ -70,7 +70,7 @@ static void flush_out(int i) {
 }
 static void put(int i, int code, uint32_t opaque, const char *fields, const char *text, size_t n) {
   struct client *c = &C[i]; size_t need = c->out_len + n + 2048; if (need > c->out_cap) c->out = realloc(c->out, c->out_cap = need);
-  char *frame = c->out + c->out_len; int h = sprintf(frame + 8, "{\"code\":%d,\"extFields\":{%s},\"flag\":0,\"language\":\"JAVA\",\"opaque\":%u,\"serializeTypeCurrentRPC\":\"JSON\",\"version\":407}", code, fields, opaque);
+  char *frame = c->out + c->out_len; int h = sprintf(frame + 8, "{\"code\":%d%s%s%s,\"flag\":0,\"language\":\"JAVA\",\"opaque\":%u,\"serializeTypeCurrentRPC\":\"JSON\",\"version\":407}", code, *fields ? ",\"extFields\":{" : "", fields, *fields ? "}" : "", opaque);
   memcpy(frame + 8 + h, text, n); uint32_t a = htonl(4 + h + n), b = htonl(h); memcpy(frame, &a, 4); memcpy(frame + 4, &b, 4); c->out_len += 8 + h + n;
 }
 static int group_of(int i) { return is("join") ? 0 : i / of_group; }
