@@ -41,6 +41,8 @@ class Kind:
     consume_modes: tuple[str, ...] = ("push",)
     makes_unique_keys: bool = True
     tells_queue_of_send: bool = True
+    writes_time_as_java: bool = True
+    """False if Java reads another time from the client's message ids, and so may look for a message only after it."""
 
 
 @dataclass(frozen=True)
@@ -312,7 +314,7 @@ KINDS = {
         Kind("java5", java_runner("5.3.3"), ALL_SENDS, JAVA_CONSUMES),
         Kind("go", _go, ALL_SENDS),
         Kind("node", _node, makes_unique_keys=False),
-        Kind("cpp", _cpp, ALL_SENDS, ("push", "pull"), tells_queue_of_send=False),
+        Kind("cpp", _cpp, ALL_SENDS, ("push", "pull"), tells_queue_of_send=False, writes_time_as_java=False),
     )
 }
 
