@@ -75,8 +75,6 @@ from cometmq.threads import look_up
 
 _log = logging.getLogger(__name__)
 
-"""Difference between the port for slaves and the port for clients."""
-
 
 class Broker:
     """A broker in this process.

@@ -312,20 +312,19 @@ class ServerConnection(asyncio.Protocol):
         """Return whether there are hooks. If so, responses must be sent through :meth:`respond`."""
         return bool(self._server.path.hooks)
 
-    def count(self, request: Request[Any], code: int) -> None:
-        """Count a response that is not sent through :meth:`respond`, if metrics are enabled."""
+    def count(self, request: Request[Any], code: int, *, polling: bool = False) -> None:
+        """Count a response if metrics are enabled."""
         latency = self._server.path.latency
         if latency is not None:
-            latency.answered(request.code, code, request.arrived)
+            latency.answered(request.code, code, request.arrived, polling=polling)
 
     def respond(self, request: Request[Any], response: Response, *, polling: bool = False) -> None:
         """Answer ``request``; a oneway request gets no response.
 
         :param polling: true if the request is a pull that waited for messages.
         """
+        self.count(request, response.code, polling=polling)
         path = self._server.path
-        if path.latency is not None:
-            path.latency.answered(request.code, response.code, request.arrived, polling=polling)
         if response.code and path.on_failure is not None:
             path.on_failure(self, request, response)
         for hook in path.hooks:
