@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -365,6 +366,32 @@ async def test_a_deleted_queue_is_freed_unless_somebody_holds_it(bench: StoreBen
     fill(store, 9)
     assert store.queue("TopicTest", 0) is held, "two objects of one queue would give an offset twice"
     assert held.max_offset() == 3
+
+
+@pytest.mark.parametrize("is_durable_before", [True, False])
+def test_messages_in_a_queue_that_was_held_during_its_deletion_are_found(
+    bench: StoreBench, is_durable_before: bool
+) -> None:
+    store = bench.open()
+    fill(store, 9, queues=1)
+    store._maintenance.write_derived()
+    held = store.queue("TopicTest", 0)
+    pending: list[Callable[[], None]] = []
+    assert store.delete_topic("TopicTest", when_durable=pending.append)
+    if is_durable_before:
+        pending.pop()()
+    store.batch.put(held, NewRecord(b"anew", b"", 0, 0, 1_700_000_000_000, HOST, HOST))
+    assert store.find_queue("TopicTest", 0) is None, "the message is not stored yet"
+    store.batch.commit()
+    assert store.find_queue("TopicTest", 0) is held
+    store._maintenance.write_derived()
+    for is_durable in pending:
+        is_durable()
+    expected = served(store)
+    assert list(expected) == [("TopicTest", 0)]
+    assert len(expected["TopicTest", 0]) == 1
+    store.close_now()
+    assert served(bench.open()) == expected
 
 
 def test_files_of_deleted_topics_are_removed_beside_other_work_and_after_a_kill_by_the_next_start(

@@ -158,6 +158,10 @@ class MessageStore:
             queue = self._queues.make(topic, queue_id)
         return queue
 
+    def find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return a queue that has messages or is otherwise in use, or ``None``. No queue is created."""
+        return self._queues.get(topic, queue_id)
+
     def extent(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return a queue's first offset and the offset after its last message, or zeros if the queue does not exist."""
         queue = self._queues.get(topic, queue_id)

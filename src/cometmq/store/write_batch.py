@@ -324,7 +324,7 @@ class WriteBatch:
 
     def _publish(self, position: int, touched: list[ConsumeQueue]) -> None:
         """Make the records below ``position`` readable, and write derived data in blocks."""
-        dirty = self._queues.dirty
+        queues = self._queues
         is_block = False
         readable = self.readable
         for queue in touched:
@@ -332,8 +332,7 @@ class WriteBatch:
             if readable is None:
                 queue.readable = end
             if not queue.dirty:
-                queue.dirty = True
-                dirty.append(queue)
+                queues.add_dirty(queue)
             if len(queue.pending) >= _UNIT_BLOCK_BYTES:
                 is_block = True
         index = self._index

@@ -39,6 +39,14 @@ async def test_first_message_of_an_empty_queue_wakes(broker: Broker, wire: Wire,
     assert [record.body for record in records(await wire.answer(waiting.opaque))] == [b"new"]
 
 
+async def test_waiting_for_queues_without_messages_creates_no_queues(broker: Broker, wire: Wire) -> None:
+    await wire.send("T", queue_id=3)
+    for queue_id in range(4):
+        post_pull(wire, queue_id=queue_id, queue_offset=queue_id // 3)
+    await held(broker, 4)
+    assert [broker.store.find_queue("T", queue_id) is not None for queue_id in range(4)] == [False, False, False, True]
+
+
 async def test_other_queues_and_other_tags_do_not_wake(broker: Broker, wire: Wire, connect: Connect) -> None:
     await wire.send("T", properties="TAGS\x01a")
     waiting = post_pull(wire, queue_offset=1, subscription="b")

@@ -169,12 +169,15 @@ class PullMessageProcessor:
         return result
 
     def _read(self, header: PullMessageRequestHeader, wanted: MessageFilter, offset: int) -> GetResult:
+        queue = self._store.find_queue(header.topic, header.queue_id)
+        if queue is None:  # clients wait for the first message of thousands of queues
+            return GetResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         config = self._live.current
         most_bytes = config.max_transfer_bytes_on_message_in_memory
         if header.max_msg_bytes is not None:  # 5.x clients may limit the answer with pullBatchSizeInBytes
             most_bytes = min(most_bytes, max(header.max_msg_bytes, 1))
         return self._store.get_message(
-            self._store.queue(header.topic, header.queue_id),
+            queue,
             offset,
             min(header.max_msg_nums, config.max_transfer_count_on_message_in_memory),
             tag_codes=wanted.codes,

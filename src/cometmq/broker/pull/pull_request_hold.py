@@ -250,7 +250,7 @@ class PullRequestHoldService:
     # --- sweeps -----------------------------------------------------------------------------------
     def _has_grown(self, pull: HeldPull) -> bool:
         header: PullMessageRequestHeader = pull.request.header
-        end = self._store.queue(header.topic, header.queue_id).max_offset()
+        _, end = self._store.extent(header.topic, header.queue_id)
         return end > header.queue_offset or (end > 0 and pull.topic_was_deleted)
 
     def _sweep(self) -> None:

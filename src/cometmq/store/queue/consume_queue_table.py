@@ -77,13 +77,19 @@ class ConsumeQueueTable:
             queue = queues[queue_id] = ConsumeQueue(topic, queue_id, self.file_size, self.files, delay_ms)
         return queue
 
+    def add_dirty(self, queue: ConsumeQueue) -> None:
+        """Note that a queue has units that are only in memory. A deleted queue is known again from then on."""
+        queue.dirty = True
+        self.dirty.append(queue)
+        if self._deletions:
+            self.make(queue.topic, queue.queue_id)
+
     def mark_dirty(self) -> None:
         """Find the queues with units that are only in memory after recovery."""
         for queues in self.by_topic.values():
             for queue in queues.values():
                 if queue.pending:
-                    queue.dirty = True
-                    self.dirty.append(queue)
+                    self.add_dirty(queue)
 
     def extents(self) -> Extents:
         """Return the first offset in the files and the maxOffset of every queue that has had messages."""
