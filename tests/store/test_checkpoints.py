@@ -122,6 +122,27 @@ def test_before_many_files_are_flushed_the_file_system_is(bench: StoreBench, mon
     assert [Path(name).parent.parent.name for name in disk.flushed] == ["T7"]
 
 
+async def test_after_a_crash_the_first_checkpoint_waits_until_the_clients_are_back(
+    bench: StoreBench, saved: list[int], tmp_path: Path
+) -> None:
+    put_into_all(bench.open())
+    clock, disk = VirtualClock(), WatchedDisk()
+    store = bench.crashed_copy(tmp_path / "crashed").open(clock=clock, disk=disk)
+    store.start()
+    disk.flushed.clear()
+    for _ in range(4):
+        clock.advance(1.0)
+    assert not store._maintenance.checkpoints._saving
+    await checkpoint(store, saved)
+    assert len(disk.flushed) == TOPICS
+    put(store, "T7", 0, b"second")
+    store.batch.commit()
+    clock.advance(60.0)  # the pause after a checkpoint
+    await until(lambda: len(saved) == 2 and not store._maintenance.checkpoints._saving)
+    assert len(disk.flushed) == TOPICS + 1
+    store.close_now()
+
+
 async def test_without_a_change_there_is_no_checkpoint(bench: StoreBench, saved: list[int]) -> None:
     clock = VirtualClock()
     store = bench.open(clock=clock)

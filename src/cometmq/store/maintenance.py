@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from cometmq.limits import INDEX_BLOCK_KEYS, MAX_INDEX_WAITING_KEYS
 from cometmq.periodic import Periodic
@@ -28,6 +28,13 @@ from cometmq.threads import in_thread
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_INTERVALS_AFTER_A_CRASH: Final = 5
+"""Number of checkpoint intervals before the first checkpoint of a store that was recovered after a crash.
+
+Then thousands of clients return within a second, and the threads that write and flush the recovered queues would take
+processor time from their answers.
+"""
 
 
 class Maintenance:
@@ -155,11 +162,15 @@ class Maintenance:
         self.clock_check.run()
         self._every("checking the clock", self._config.clean_resource_interval / 1000, self.clock_check.run)
         self._every("flushing", self._config.flush_interval_commit_log / 1000, self._flush.begin)
-        self._every("saving a checkpoint", self._config.flush_interval_consume_queue / 1000, self.checkpoints.begin)
+        checkpoint_s = self._config.flush_interval_consume_queue / 1000
+        queues = self._opened.queues
+        is_recovered = queues.dirty or queues.files.unsynced
+        first_s = checkpoint_s * (_INTERVALS_AFTER_A_CRASH if is_recovered else 1)
+        self._every("saving a checkpoint", checkpoint_s, self.checkpoints.begin, first_s)
         self._every("retention", self._config.clean_resource_interval / 1000, self.retention.run)
 
-    def _every(self, name: str, seconds: float, work: Callable[[], None]) -> None:
-        repeated = Periodic(name, seconds, work, clock=self._clock)
+    def _every(self, name: str, seconds: float, work: Callable[[], None], first_s: float | None = None) -> None:
+        repeated = Periodic(name, seconds, work, clock=self._clock, first_s=first_s)
         repeated.start()
         self._repeated.append(repeated)
 
