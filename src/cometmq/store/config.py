@@ -71,7 +71,8 @@ class StoreConfig:
     )
     flush_interval_consume_queue: int = option(
         1000,
-        "Interval between flushes of queues and index, in milliseconds. Each flush is followed by a checkpoint.",
+        "Interval between flushes of queues and index, in milliseconds. Each flush is followed by a checkpoint. "
+        "After a crash, the first one waits five intervals.",
         minimum=1,
     )
     check_crc_on_recover: bool = option(
