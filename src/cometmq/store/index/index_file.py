@@ -266,9 +266,8 @@ class IndexFile:
         """Remove the entries from number ``count`` on, and clear the slots that point to them."""
         table = np.frombuffer(self._table, ">i4")
         entries = np.frombuffer(self._map, ENTRY, self.entries, self._entries_at)
-        values = table.astype(np.int64)
-        stale = np.flatnonzero((values >= count) | (values < 0))
-        heads = values[stale]
+        stale = np.flatnonzero((table >= count) | (table < 0))
+        heads = table[stale].astype(np.int64)
         while True:
             behind = heads >= count
             if not behind.any():
