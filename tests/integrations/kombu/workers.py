@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from celery import Celery
+from kombu import pools
 from tests.helpers.waiting import wait_for
 
 ROOT = Path(__file__).parents[3]
@@ -53,6 +54,17 @@ class Worker:
         return self.process.wait(30)
 
 
+def _forget_connections(app: Celery) -> None:
+    """Close the application's connections. Celery closes neither those in its pool nor those for its results; the
+    latter are collected here, and not in the middle of another test.
+    """
+    app.close()
+    pools.reset()
+    with warnings.catch_warnings(action="ignore", category=ResourceWarning):
+        app._local.__dict__.pop("backend", None)
+        gc.collect()
+
+
 class Workers:
     """Starts workers and stops them at the end; and an application that sends tasks to them."""
 
@@ -60,6 +72,7 @@ class Workers:
         self.broker = f"cometmq://{namesrv}"
         self._directory = tempfile.TemporaryDirectory()
         self._started: list[Worker] = []
+        self._app: Celery | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -74,6 +87,8 @@ class Workers:
             if error is not None:
                 print(worker.output)
         self._directory.cleanup()
+        if self._app is not None:
+            _forget_connections(self._app)
 
     def begin(self, queue: str, *options: str) -> Worker:
         """Start a worker whose default queue this is."""
@@ -88,10 +103,7 @@ class Workers:
         """Return the application, which sends to the queue."""
         from tests.integrations.kombu.tasks import app
 
-        app.close()
-        with warnings.catch_warnings(action="ignore", category=ResourceWarning):
-            app._local.__dict__.pop("backend", None)  # it reads the results of another test's cluster
-            gc.collect()
+        self._app = app
         app.conf.update(broker_url=self.broker, task_default_queue=queue)
         for cached in ("queues", "router", "_producer_pool"):
             app.amqp.__dict__.pop(cached, None)
