@@ -1,4 +1,4 @@
-"""``cometmq doctor``: check this machine or a cluster, and suggest a fix for each finding."""
+"""``cometmq doctor``: check this machine, a cluster or a store, and suggest a fix for each finding."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from typing import Final
 import click
 
 from cometmq.cli.connection import administer, namesrv_option
-from cometmq.cli.failures import DONE, FAILED
+from cometmq.cli.failures import DONE, FAILED, WrongUseError
+from cometmq.cli.local_path import LocalPath
 from cometmq.cli.output import Column, Progress, output_option, show
 from cometmq.cli.servers.ports import Port, ServePorts, holder_of, is_port_taken, port_options
 from cometmq.cli.servers.process import data_option
@@ -29,7 +30,6 @@ from cometmq.core import CORE, NEXT_STEP, PATH
 from cometmq.errors import MissingPackageError, pip_install
 from cometmq.limits import CLOCK_BEHIND_MS
 from cometmq.message.ports import MCP_PORT
-from cometmq.quantity import quantity
 from cometmq.visible import visible
 
 DISK_LOW_BYTES: Final = 2 * 1024**3
@@ -50,21 +50,49 @@ _COLUMNS: Final = (
     Column("found", "Found", prose=True),
     Column("todo", "What to do", prose=True),
 )
+_DIRECTORY: Final = LocalPath(path_type=Path)
 
 
 @click.command("doctor")
 @data_option
 @port_options
 @click.option("--cluster", is_flag=True, help="Check the running cluster given by -n instead of this machine.")
+@click.option("--store", type=_DIRECTORY, help="Check this store, whose broker is stopped. Nothing is changed.")
+@click.option(
+    "--commit-log", type=_DIRECTORY, help="Commit log directory (storePathCommitLog), if it is not below --store."
+)
+@click.option("--all", "is_all", is_flag=True, help="With --store, read all log files, not only the last two.")
 @namesrv_option
 @output_option
-def command(data: Path, ports: ServePorts, cluster: bool, namesrv: str, output: str) -> int:
+def command(
+    data: Path,
+    ports: ServePorts,
+    cluster: bool,
+    store: Path | None,
+    commit_log: Path | None,
+    is_all: bool,
+    namesrv: str,
+    output: str,
+) -> int:
     """Check this machine: Python, Java, disk space, ports and limits.
 
     With --cluster, check that nameservers and brokers answer at their advertised addresses. Also check their disks,
     clocks, versions, retention and slaves, and look for conflicting subscriptions and for topics on too few brokers.
+
+    With --store, check a store of CometMQ or Apache RocketMQ whose broker does not start: its lock, disk, owner, log,
+    queues, index and tables. Nothing is changed.
+
     The exit code is 1 if something prevents CometMQ from working.
     """
+    if store is None and (commit_log is not None or is_all):
+        raise WrongUseError("--commit-log and --all need --store", next_step="give the store's directory with --store")
+    if store is not None and cluster:
+        raise WrongUseError("--store and --cluster exclude each other", next_step="run one check after the other")
+    if store is not None:
+        from cometmq.cli.servers.store_check import StoreCheck
+
+        check = StoreCheck(store.absolute(), commit_log, _watch, reads_all=is_all)
+        return _show_findings(list(check.run()), f"Store in {visible(str(store))}", output)
     if cluster:
         from cometmq.client.admin.cluster_health import examine_cluster
 
@@ -196,22 +224,19 @@ def _store_times(data: Path) -> Iterator[Finding]:
 
 def _entries(data: Path) -> Iterator[Finding]:
     """Yield a finding for each stopped store in ``data`` whose queues contain entries without messages."""
-    from cometmq.store.errors import StoreLockedError
-    from cometmq.store.log.checkpoint import StoreLock
-    from cometmq.store.recovery.entries_look import missing_entries
+    from cometmq.store.log.checkpoint import lock_holder
+    from cometmq.store.recovery.entries_look import missing_entries, text_of
 
     for log in sorted((*data.glob("commitlog"), *data.glob("*/commitlog"))):
         store = log.parent
         try:
-            if (store / "lock").exists():
-                StoreLock(store / "lock").release()
+            if lock_holder(store / "lock") is not None:  # for running brokers, --cluster does this check
+                continue
             missing = list(missing_entries(store))
-        except (OSError, StoreLockedError):  # for running brokers, --cluster does this check
+        except OSError:
             continue
         if missing:
-            count, first = sum(queue.count for queue in missing), missing[0]
-            begin = f"the first at offset {first.first} of {first.topic}/{first.queue_id}"
-            yield check_queue_entries(str(store), f"{count:,} of {quantity(len(missing), 'queue')}, {begin}")
+            yield check_queue_entries(str(store), text_of(missing))
 
 
 def _port(port: Port) -> Finding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import os
+import platform
 import struct
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,12 @@ _TIMESTAMPS: Final = struct.Struct(">qqq")
 _SLACK_MS: Final = 3_000
 """Safety margin (ms) that Apache subtracts from the oldest timestamp, since several messages can have the same
 timestamp."""
+_IS_MACOS: Final = platform.system() == "Darwin"
+_FLOCK: Final = struct.Struct("@qqihh" if _IS_MACOS else "@hhqqi4x")
+"""C's ``struct flock``, whose fields have another order on macOS."""
+_FLOCK_ORDER: Final = (
+    ("start", "length", "pid", "type", "whence") if _IS_MACOS else ("type", "whence", "start", "length", "pid")
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,6 +96,25 @@ class StoreLock:
             os.close(self._fd)
             self._fd = -1
             _HELD.discard(self._key)
+
+
+def lock_holder(path: Path) -> int | None:
+    """Return the number of the process that has locked a store, or ``None`` if the store is not locked.
+
+    No lock is acquired, so a broker can start at the same time. The calling process must not hold the lock, since POSIX
+    releases it when any descriptor of the file is closed. The number is 0 if the process is not visible, because it
+    runs in another container or on another machine.
+
+    :raises OSError: the file exists, but cannot be read.
+    """
+    try:
+        with open_file(path, os.O_RDONLY) as fd:
+            asked = {"type": fcntl.F_WRLCK, "whence": os.SEEK_SET, "start": 0, "length": 1, "pid": 0}
+            found = fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(*(asked[field] for field in _FLOCK_ORDER)))
+            answer = dict(zip(_FLOCK_ORDER, _FLOCK.unpack(found), strict=True))
+    except FileNotFoundError:
+        return None
+    return None if answer["type"] == fcntl.F_UNLCK else max(answer["pid"], 0)
 
 
 _HELD: set[str] = set()

@@ -38,14 +38,17 @@ class MappedFile:
 
     __slots__ = ("_fd", "_is_closed", "end", "path", "reserved", "size", "start", "view")
 
-    def __init__(self, path: Path, start: int, size: int) -> None:
-        """Open an existing file of exactly ``size`` bytes."""
+    def __init__(self, path: Path, start: int, size: int, *, flags: int = os.O_RDWR) -> None:
+        """Open an existing file of exactly ``size`` bytes.
+
+        :param flags: ``os.O_RDONLY`` for a file that is only read.
+        """
         self.path = path
         self.start = start
         self.size = size
         self.end = start + size
         self._is_closed = False
-        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._fd = os.open(path, flags | os.O_CLOEXEC)
         self.reserved = size if os.fstat(self._fd).st_blocks * _BLOCK_BYTES >= size else 0
         """Number of bytes whose disk space is known to be allocated."""
         try:

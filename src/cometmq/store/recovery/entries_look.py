@@ -7,13 +7,14 @@ must point into the log, after the record of the unit before it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from cometmq.quantity import quantity
 from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.queue.consume_queue import BLANK_SIZE, UNIT_DTYPE
 from cometmq.store.recovery.file_sizes import numbered_files, queue_directories_of
@@ -53,6 +54,14 @@ def missing_entries(root: Path) -> Iterator[MissingEntries]:
             wrong = _wrong_entries(directory, first, end, (log_begin, position.offset))
             if len(wrong):
                 yield MissingEntries(topic, queue_id, int(wrong[0]), len(wrong))
+
+
+def text_of(missing: Sequence[MissingEntries]) -> str:
+    """Return the number of units in ``missing``, which is not empty, and the place of the first one."""
+    first = missing[0]
+    count = sum(queue.count for queue in missing)
+    queues = quantity(len(missing), "queue")
+    return f"{count:,} of {queues}, the first at offset {first.first} of {first.topic}/{first.queue_id}"
 
 
 def _wrong_entries(directory: Path | None, first: int, end: int, log: tuple[int, int]) -> npt.NDArray[np.int64]:

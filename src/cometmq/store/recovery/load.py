@@ -158,7 +158,7 @@ def load_log(log: CommitLog, findings: Findings) -> list[MappedFile]:
             findings.set_aside(entry, f"its name is not a multiple of the file size {log.segment_size}")
         else:
             starts.append(start)
-    missing = _missing_between(starts, log.segment_size)
+    missing = missing_between(starts, log.segment_size)
     for start in missing:
         path = make_file_again(log, start)
         findings.add(f"{findings.name(path)}: missing; its messages are lost, and the files after it are kept")
@@ -184,9 +184,9 @@ def make_file_again(log: CommitLog, start: int) -> Path:
     return path
 
 
-def _missing_between(starts: list[int], size: int) -> list[int]:
-    """Return the offsets that are missing in an ascending sequence, or no offsets if at least as many are missing as
-    exist.
+def missing_between(starts: list[int], size: int) -> list[int]:
+    """Return the offsets of files that are missing in an ascending sequence, or no offsets if at least as many are
+    missing as exist.
     """
     count = (starts[-1] - starts[0]) // size + 1 - len(starts) if starts else 0
     return sorted({*range(starts[0], starts[-1], size)} - {*starts}) if 0 < count < len(starts) else []
