@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from datetime import timedelta
+import time
+from collections.abc import AsyncIterator, Iterator
+from datetime import datetime, timedelta
 
 import pytest
 from tests.broker.pop.popping import GROUP as POP_GROUP
@@ -20,7 +21,8 @@ from cometmq.client.diagnosis.checks import moment, quote
 from cometmq.client.diagnosis.stored import made_about_ms
 from cometmq.client.instance import ClientInstance
 from cometmq.client.producer.transaction_producer import TransactionProducer, TransactionState
-from cometmq.message.ids import UniqIdGenerator
+from cometmq.message.hosts import encode_host
+from cometmq.message.ids import UniqIdGenerator, offset_msg_id
 from cometmq.remoting.bodies import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.security import Security
 from cometmq.remoting.signing import Credentials
@@ -350,6 +352,42 @@ def test_an_id_has_the_time_at_which_it_was_made() -> None:
     made = made_about_ms(UniqIdGenerator(clock).next(), clock.now_ms() + 1000)
     assert made is not None
     assert abs(made - clock.now_ms()) < 2
+
+
+@pytest.fixture
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Local time is UTC."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("utc")
+def test_an_id_of_the_cpp_client_has_its_own_order_of_bytes() -> None:
+    now_ms = 1_796_109_486_756
+    made = made_about_ms("0100007F0000243500002165EE060100", now_ms)  # of librocketmq 2.0 at this time
+    assert made is not None
+    assert 0 <= made - now_ms < 3_600_000 + 1000
+
+
+async def test_an_id_of_the_cpp_client_is_not_taken_for_that_of_a_deleted_message(
+    cluster: Cluster, admin: Admin
+) -> None:
+    await cluster.send(Message("orders", b"x"))
+    now_ms = cluster.clock.now_ms()
+    month = datetime.fromtimestamp(now_ms / 1000).astimezone().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    passed_ms = now_ms - int((month - timedelta(days=1)).timestamp() * 1000) + 256
+    little = (passed_ms & ~0xFF | 1).to_bytes(4, "little").hex()
+    found = cause(await why(admin, f"0100007F000024350000{little}0100".upper()))
+    assert "never stored here, or is deleted" in found.evidence
+
+
+def test_an_offset_id_has_no_time() -> None:
+    for host in (encode_host("10.0.0.1", 10911), encode_host("fd00::2", 10911)):
+        for offset in (0, 1, 256, (1 << 40) - 256, (1 << 47) + 1):
+            assert made_about_ms(offset_msg_id(host, offset), 1_700_000_000_000) is None
 
 
 @pytest.mark.parametrize("wrong", ["", "zz", "Z" * 32, "7F" * 28, "02" * 17, "0x" * 16, "_" * 34])

@@ -30,6 +30,8 @@ SEARCHED: Final = 10_000
 """Maximum number of delayed messages and of open transactions that are searched on each broker."""
 _LISTED_MS: Final = 5_000
 """A broker lists a delayed message a second after it was sent, at the latest after this time."""
+_ID_BYTES: Final = 16
+"""Length of a client's message id with an IPv4 address."""
 _ID_5_CHARS: Final = 34
 _START_OF_2021_S: Final = 1_609_459_200
 _HEX: Final = re.compile(r"[0-9a-fA-F]+")
@@ -191,22 +193,44 @@ async def _gone(admin: Admin, question: Question, now_ms: int) -> Check:
 
 
 def made_about_ms(msg_id: str, now_ms: int) -> int | None:
-    """Return the time in a client's message id.
+    """Return the time in a client's message id, or None for an offset id or another text.
 
-    An id counts milliseconds from the first of a month (``MessageClientIDSetter``), or in RocketMQ 5 over gRPC seconds
-    from 2021 (``MessageIdCodec``).
+    An id counts milliseconds from the first of a month (``MessageClientIDSetter``), in the C++ client from the day
+    before it, or in RocketMQ 5 over gRPC seconds from 2021 (``MessageIdCodec``). The time of the C++ client may be an
+    hour too late, since its start of the month may be in daylight saving time.
     """
     if len(msg_id) not in (32, _ID_5_CHARS, 56) or _HEX.fullmatch(msg_id) is None:
         return None
     if len(msg_id) == _ID_5_CHARS:
         return (_START_OF_2021_S + int(msg_id[-16:-8], 16)) * 1000 if msg_id.startswith("01") else None
-    passed_ms = int(msg_id[-12:-4], 16)
-    start = datetime.fromtimestamp(now_ms / 1000).astimezone().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    made_ms = int(start.timestamp() * 1000) + passed_ms
-    if made_ms > now_ms + 86_400_000:
-        last_month = (start - timedelta(days=1)).replace(day=1)
-        made_ms = int(last_month.timestamp() * 1000) + passed_ms
-    return made_ms
+    raw = bytes.fromhex(msg_id)
+    is_cpp = _is_of_cpp(raw)
+    if not is_cpp and _is_offset_id(raw):
+        return None
+    passed = timedelta(milliseconds=int.from_bytes(raw[-6:-2], "little" if is_cpp else "big"))
+    now = datetime.fromtimestamp(now_ms / 1000).astimezone()
+    month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    before = timedelta(days=1 if is_cpp else 0)
+    made = month - before + passed
+    if made > now + timedelta(days=1):
+        made = (month - timedelta(days=1)).replace(day=1) - before + passed
+    return round(made.timestamp() * 1000)
+
+
+def _is_offset_id(raw: bytes) -> bool:
+    """Return whether an id has the form of an offset id: a port after the address, and a log offset below 2^48."""
+    return raw[-12:-10] == b"\0\0" != raw[-10:-8] and raw[-8:-6] == b"\0\0"
+
+
+def _is_of_cpp(raw: bytes) -> bool:
+    """Return whether an id is one of the C++ client's, which writes its numbers in the machine's byte order.
+
+    Its layout: ip (4), upper 16 bits of the pid (2), a random number (2), zeros (2), milliseconds (4), a counter of one
+    byte (2). An offset id could have the same form only if its log offset were above 2^40.
+    """
+    return (
+        len(raw) == _ID_BYTES and not raw[5] and any(raw[6:8]) and not any(raw[8:10]) and bool(raw[10]) and not raw[15]
+    )
 
 
 def life_time(message: MessageExt, now_ms: int) -> Check:
