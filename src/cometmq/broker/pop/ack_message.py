@@ -242,7 +242,7 @@ class AckMessageProcessor:
         return (
             config is not None
             and 0 <= queue_id < config.read_queue_nums
-            and offset >= self._store.queue(topic, queue_id).min_offset()
+            and offset >= self._store.extent(topic, queue_id)[0]
         )
 
     def _call_when_stored(self, answered: Callable[[int, str | None], None], ended: Sequence[PopQueue]) -> None:
@@ -308,8 +308,8 @@ class AckMessageProcessor:
 
     def _check_offset(self, connection: ServerConnection, topic: str, queue_id: int, offset: int) -> None:
         self._check_queue(connection, topic, queue_id)
-        queue = self._store.queue(topic, queue_id)
-        low, high = self._reads.first_offset(queue, offset), queue.max_offset()
+        queue = self._store.find_queue(topic, queue_id)
+        low, high = (0, 0) if queue is None else (self._reads.first_offset(queue, offset), queue.max_offset())
         if not low <= offset <= high:
             raise RefusedError(
                 ResponseCode.NO_MESSAGE,

@@ -6,6 +6,7 @@ messages.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from cometmq.broker.context import BrokerContext
@@ -18,7 +19,6 @@ from cometmq.broker.pop.popped_records import Chunks
 from cometmq.broker.pull.filters import EVERYTHING, MessageFilter, PullFilters
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.message.names import PERM_READ
-from cometmq.remoting.bodies import TopicConfig
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.permissions import Action, needs_group, needs_topic
 from cometmq.remoting.pop_headers import (
@@ -93,7 +93,7 @@ class NotificationProcessor:
         if retry is not None:
             own = own_retries(wanted, retry.topic_name, group)
             for queue_id in range(retry.read_queue_nums):
-                if self._count_unwanted(self._store.queue(retry.topic_name, queue_id), group, own) is None:
+                if self._count_unwanted(self._store.find_queue(retry.topic_name, queue_id), group, own) is None:
                     return True
         queue_ids = [header.queue_id]
         if header.queue_id < 0:
@@ -106,14 +106,16 @@ class NotificationProcessor:
                     continue
                 if state.ordered.messages:
                     return True
-            unwanted = self._count_unwanted(self._store.queue(header.topic, queue_id), group, wanted)
+            unwanted = self._count_unwanted(self._store.find_queue(header.topic, queue_id), group, wanted)
             if unwanted is None or skipped + unwanted >= POP_SKIPPED_MAX:
                 return True
             skipped += unwanted
         return False
 
-    def _count_unwanted(self, queue: ConsumeQueue, group: str, wanted: MessageFilter) -> int | None:
+    def _count_unwanted(self, queue: ConsumeQueue | None, group: str, wanted: MessageFilter) -> int | None:
         """Return the number of messages if the filter rejects all of them, or ``None`` if it may accept some."""
+        if queue is None:
+            return 0
         begin = offset = self._pops.offset(group, queue)
         if offset < queue.min_offset():  # archived messages would have to be loaded first
             return None
@@ -143,11 +145,11 @@ class NotificationProcessor:
             )
         group = header.consumer_group
         retry = self._pops.retry_topic(header.topic, group, in_order=False)
-        queues = [] if retry is None else self._queues_of(retry)
-        queue_ids = [header.queue_id]
+        queues = [] if retry is None else self._queues_of(retry.topic_name, range(retry.read_queue_nums))
+        queue_ids: Iterable[int] = [header.queue_id]
         if header.queue_id < 0:
-            queue_ids = list(range(self._pops.readable(header.topic).read_queue_nums))
-        queues += [self._store.queue(header.topic, queue_id) for queue_id in queue_ids]
+            queue_ids = range(self._pops.readable(header.topic).read_queue_nums)
+        queues += self._queues_of(header.topic, queue_ids)
         chunks: Chunks = []
         count = size = rest = 0
         most_bytes = self._live.current.max_transfer_bytes_on_message_in_memory
@@ -168,8 +170,9 @@ class NotificationProcessor:
             return Response(0, answer, "FOUND", chunks)
         return Response(ResponseCode.PULL_NOT_FOUND, answer, "NO_MESSAGE_IN_QUEUE")
 
-    def _queues_of(self, topic: TopicConfig) -> list[ConsumeQueue]:
-        return [self._store.queue(topic.topic_name, queue_id) for queue_id in range(topic.read_queue_nums)]
+    def _queues_of(self, topic: str, queue_ids: Iterable[int]) -> list[ConsumeQueue]:
+        found = [self._store.find_queue(topic, queue_id) for queue_id in queue_ids]
+        return [queue for queue in found if queue is not None]
 
     @answers(RequestCode.POLLING_INFO, header=PollingInfoRequestHeader, permission=_SUB)
     def polling_info(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:

@@ -219,7 +219,11 @@ class PopMessageProcessor:
                 if collected.skipped >= POP_SKIPPED_MAX and not collected.count:
                     collected.is_cut = True
                     break
-                take(header, wanted if name == header.topic else own, collected, name, queue_id)
+                queue = self._store.find_queue(name, queue_id)
+                if queue is None:  # clients wait for the first message of thousands of queues
+                    self._begin_at_zero(group, name, queue_id)
+                else:
+                    take(header, wanted if name == header.topic else own, collected, queue)
         except RefusedError:
             if not collected.count:
                 raise
@@ -234,13 +238,11 @@ class PopMessageProcessor:
 
     def _is_read(self, topic: TopicConfig, group: str) -> bool:
         name, count = topic.topic_name, topic.read_queue_nums
-        queues, offsets = self._store.queues().get(name), self._offsets.queues_of(group, name)
-        if queues is None or offsets is None or len(queues) < count:
+        queues, offsets = self._store.queues().get(name, {}), self._offsets.queues_of(group, name)
+        if offsets is None:
             return False
-        try:
-            return offsets.first(count) == [queues[queue_id].max_offset() for queue_id in range(count)]
-        except KeyError:
-            return False
+        ends = [0 if (queue := queues.get(queue_id)) is None else queue.max_offset() for queue_id in range(count)]
+        return offsets.first(count) == ends
 
     def retry_topic(self, topic: str, group: str, *, in_order: bool) -> TopicConfig | None:
         """Return the retry topic that pops of a topic also read, if it exists."""
@@ -258,10 +260,10 @@ class PopMessageProcessor:
         return max(self._clock.now_ms(), latest + 1)
 
     def _pop_queue(
-        self, header: PopMessageRequestHeader, wanted: MessageFilter, collected: PopResult, topic: str, queue_id: int
+        self, header: PopMessageRequestHeader, wanted: MessageFilter, collected: PopResult, queue: ConsumeQueue
     ) -> None:
         """Pop messages from one queue."""
-        queue = self._store.queue(topic, queue_id)
+        topic, queue_id = queue.topic, queue.queue_id
         if self._offsets.query(header.consumer_group, topic, queue_id) == queue.max_offset():
             return  # the usual case of a pop that will wait
         begin = offset = self._init_offset(header, queue)
@@ -308,11 +310,10 @@ class PopMessageProcessor:
         self._add_to_answer(header, collected, queue, topic_type(topic, group), offsets, chunks)
 
     def _pop_in_order(
-        self, header: PopMessageRequestHeader, wanted: MessageFilter, collected: PopResult, topic: str, queue_id: int
+        self, header: PopMessageRequestHeader, wanted: MessageFilter, collected: PopResult, queue: ConsumeQueue
     ) -> None:
         """Pop messages in order from a queue or from its unlocked message groups."""
-        queue = self._store.queue(topic, queue_id)
-        group, attempt_id = header.consumer_group, header.attempt_id or ""
+        topic, queue_id, group, attempt_id = queue.topic, queue.queue_id, header.consumer_group, header.attempt_id or ""
         begin = self._init_offset(header, queue)
         state = self._state.queue(topic, group, queue_id)
         if state.ordered is None:
@@ -396,6 +397,11 @@ class PopMessageProcessor:
         if self._offsets.query(header.consumer_group, queue.topic, queue.queue_id) == NO_OFFSET:
             self._offsets.set_offset(header.consumer_group, queue.topic, queue.queue_id, offset)
         return offset
+
+    def _begin_at_zero(self, group: str, topic: str, queue_id: int) -> None:
+        """Let a group begin with the first message of a queue that has none yet. The queue is not created."""
+        if self._offsets.query(group, topic, queue_id):
+            self._offsets.set_offset(group, topic, queue_id, 0)
 
     def offset(self, group: str, queue: ConsumeQueue, init_mode: int = MIN) -> int:
         """Return the offset of a group's next message in a queue (``getPopOffset``)."""
