@@ -45,13 +45,13 @@ async def test_forty_large_requests_at_a_time_leave_no_memory_behind(tmp_path: P
 
             process = _process_of(tmp_path)
             assert await call(2, 10) == 200
-            before = _memory_mb(process, "VmHWM")
+            before = memory_mb(process, "VmHWM")
             found = set(await asyncio.gather(*(call(number, 4_000_000) for number in range(10, 50))))
             assert found <= {200, 503}
             assert 200 in found
-            assert _memory_mb(process, "VmHWM") - before < MOST_MB
+            assert memory_mb(process, "VmHWM") - before < MOST_MB
             assert await call(100, 10) == 200
-            assert _memory_mb(process, "VmRSS") - before < MOST_MB
+            assert memory_mb(process, "VmRSS") - before < MOST_MB
 
 
 async def test_a_session_cannot_be_opened_with_a_large_request(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_line_of_stdin_has_the_limits_of_a_request(tmp_path: Path) -> None:
         process.stdin.flush()
         read_line(process.stdout)
         place = Path(f"/proc/{process.pid}")
-        before = _memory_mb(place, "VmHWM")
+        before = memory_mb(place, "VmHWM")
         for number, (name, value) in enumerate(BOMBS.items(), 10):
             began = _processor_s(place)
             process.stdin.write(request(number, "tools/call", name="rmq_topic_list", arguments={"a": 0})[:-4])
@@ -125,7 +125,7 @@ def test_a_line_of_stdin_has_the_limits_of_a_request(tmp_path: Path) -> None:
         assert (refused["id"], refused["error"]["code"]) == ("the last", -32600)
         assert "4,194,304 bytes" in refused["error"]["message"]
         assert len(read_line(process.stdout)["result"]["tools"]) == 16
-        assert _memory_mb(place, "VmHWM") - before < MOST_MB
+        assert memory_mb(place, "VmHWM") - before < MOST_MB
 
 
 async def test_a_client_learns_at_once_that_its_request_is_too_large(tmp_path: Path) -> None:
@@ -146,6 +146,6 @@ def _process_of(data: Path) -> Path:
     return next(one for one in Path("/proc").glob("[0-9]*") if wanted in (one / "cmdline").read_bytes().split(b"\0"))
 
 
-def _memory_mb(process: Path, field: str) -> int:
+def memory_mb(process: Path, field: str) -> int:
     lines = (process / "status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(field)).split()[1]) // 1024

@@ -32,11 +32,13 @@ MAX_SEND_CHARS: Final = 1_000_000
 MAX_ARGUMENT_CHARS: Final = 512
 """Maximum length of any other text argument."""
 MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
-"""Maximum size of an HTTP request."""
+"""Maximum size of a request."""
 MAX_OPENING_BYTES: Final = 64 * 1024
 """Maximum size of the HTTP request that opens a session, which the session keeps."""
 MAX_ALL_REQUESTS_BYTES: Final = 16 * 1024 * 1024
-"""Maximum size of all HTTP requests at a time; their contents use several times as much memory."""
+"""Maximum size of all requests at a time; their contents use several times as much memory."""
+MAX_STDIO_REQUESTS: Final = 64
+"""Maximum number of requests of a client over stdio that are not answered; further ones wait in the pipe."""
 MAX_CALLS: Final = 32
 """Maximum number of calls that run at the same time; others wait within their time limit."""
 MAX_PLANS: Final = 100

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import io
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
+import anyio
 import uvicorn
 from mcp.server import Server, ServerRequestContext
 from mcp.server.auth.middleware.auth_context import get_access_token
@@ -41,7 +43,7 @@ from cometmq.integrations.mcp.options import (
     MAX_REQUEST_BYTES,
     HttpOptions,
 )
-from cometmq.integrations.mcp.stdio_lines import StdioLines
+from cometmq.integrations.mcp.stdio_requests import StdioAnswers, StdioRequests
 from cometmq.message.hosts import format_address, listening_socket
 from cometmq.remoting.http_bodies import RequestBodies
 from cometmq.visible import json_text
@@ -115,10 +117,10 @@ def _client(context: ServerRequestContext[Any]) -> str:
 
 async def serve_stdio(calls: Calls) -> None:
     """Serve one client over stdin and stdout until stdin ends."""
-    server, lines = make_server(calls), StdioLines(sys.stdin.buffer)
-    async with stdio_server(stdin=lines) as (read, write):  # type: ignore[arg-type]  # it only iterates
-        lines.answer = write.send
-        await server.run(read, write, server.create_initialization_options())
+    server = make_server(calls)
+    async with stdio_server(stdin=anyio.wrap_file(io.StringIO())) as (_, write):
+        requests = StdioRequests(sys.stdin.buffer, write)
+        await server.run(requests, StdioAnswers(write, requests), server.create_initialization_options())
 
 
 class _Verifier:
