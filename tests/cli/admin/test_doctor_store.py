@@ -6,6 +6,8 @@ import fcntl
 import json
 import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -93,7 +95,7 @@ def test_a_store_of_a_broker_is_looked_at_while_it_runs_and_after_its_stop(
         assert "messages" not in {row["check"] for row in rows}
     rows = look(offline, root, "--all")
     assert wrong(rows) == []
-    assert "topics.json" in found(rows, "tables")
+    assert "config/topics.json" in found(rows, "tables")
 
 
 def put(path: Path, at: int, content: bytes) -> None:
@@ -233,6 +235,15 @@ def test_a_wrong_directory_is_told_of_with_the_right_one(root: Path, offline: Co
         (row,) = offline("doctor", "--store", str(absent), "-o", "json").json()
         assert (row["check"], row["state"]) == ("store", "problem")
         assert row["todo"]
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="a mapped file needs no descriptor")
+def test_a_log_of_more_files_than_descriptors_is_told_of_as_at_a_start(root: Path) -> None:
+    command = f"ulimit -n 9; exec {sys.executable} -m cometmq doctor --store {root} --all -o json"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, check=False)
+    (row,) = [row for row in json.loads(done.stdout) if row["check"] == "files"]
+    assert "too many open files" in row["found"]
+    assert "ulimit -n" in row["todo"]
 
 
 def test_a_full_disk_is_told_of_before_a_broker_fails_on_it(root: Path, offline: CommandLine, small_disk: Path) -> None:

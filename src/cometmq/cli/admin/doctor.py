@@ -50,7 +50,7 @@ _COLUMNS: Final = (
     Column("found", "Found", prose=True),
     Column("todo", "What to do", prose=True),
 )
-_DIRECTORY: Final = LocalPath(path_type=Path)
+_DIRECTORY: Final = LocalPath(path_type=Path, readable=False)
 
 
 @click.command("doctor")

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from cometmq import fastjson
+from cometmq import descriptors, fastjson
 from cometmq.cli.moments import local_time
 from cometmq.cli.servers.stopped_log import RESTORE, StoppedLog
 from cometmq.client.admin.broker_health import DISK_FULL_RATIO, DISK_HIGH_RATIO, check_queue_entries, check_store_time
@@ -37,6 +37,7 @@ from cometmq.store.recovery.file_sizes import numbered_files, queue_directories_
 from cometmq.store.recovery.known_topics import known_topics
 from cometmq.store.recovery.load import Findings
 from cometmq.store.recovery.lost_log import require_log
+from cometmq.store.recovery.opening import next_step_of
 from cometmq.store.recovery.position import load_position
 from cometmq.store.version import StoreMark, require_readable
 from cometmq.visible import visible
@@ -96,6 +97,7 @@ class StoreCheck:
             if is_running:
                 return
             require_log(self._config)
+            descriptors.raise_limit()
             log = StoppedLog(self._config)
             try:
                 yield from self._check_log(log)
@@ -105,7 +107,8 @@ class StoreCheck:
             yield _refused("log", error)
         except OSError as error:
             place = error.filename or self._root
-            yield Finding("files", PROBLEM, f"{place}: {reason_of(error)}", "run as the broker's user; check the disk")
+            todo = next_step_of(error) or "run as the broker's user; check the disk"
+            yield Finding("files", PROBLEM, f"{place}: {reason_of(error)}", todo)
 
     def _wrong_directory(self) -> Finding | None:
         """Return a finding if the directory is not that of a store."""
@@ -238,7 +241,7 @@ class StoreCheck:
                     last = max(last, end)
                 progress.advance(1)
         found = quantity(len(directories), "queue")
-        if log.end > last:
+        if log.end > last and not beyond:
             found += f"; the log has {size_text(log.end - last)} after their last entry, which the next start reads"
         yield Finding("queues", OK, found)
         if beyond:
@@ -290,11 +293,11 @@ class StoreCheck:
             for path in sorted((self._root / directory).glob("*.json")):
                 if path.name in _NOT_TABLES:
                     continue
-                names.append(path.name)
+                names.append(str(path.relative_to(self._root)))
                 reason = _why_unreadable(path)
                 if reason:
                     yield self._broken_table(path, reason)
-        if "topics.json" not in names:
+        if "config/topics.json" not in names:
             yield Finding("tables", ADVICE, "config/topics.json is missing", self._without_topics())
         if names:
             yield Finding("tables", OK, f"{', '.join(names)} checked")

@@ -66,7 +66,7 @@ def open_store(
         make_directory(config.root)
         lock = StoreLock(config.root / "lock")
     except OSError as error:
-        next_step = _next_step(error) or "see storePathRootDir and its permissions"
+        next_step = next_step_of(error) or "see storePathRootDir and its permissions"
         raise StoreError(f"{config.root} cannot be used: {error.strerror}", next_step=next_step) from error
     log: CommitLog | None = None
     try:
@@ -92,11 +92,12 @@ def open_store(
             log.close()
         lock.release()
         if isinstance(error, OSError):
-            raise StoreError(f"{config.root} cannot be opened: {error}", next_step=_next_step(error)) from error
+            raise StoreError(f"{config.root} cannot be opened: {error}", next_step=next_step_of(error)) from error
         raise
 
 
-def _next_step(error: OSError) -> str | None:
+def next_step_of(error: OSError) -> str | None:
+    """Return what to do about a file that cannot be opened, or None if its error says all that is known."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "free some disk space"
     if error.errno != errno.EMFILE:
