@@ -168,6 +168,8 @@ class ProducerInfo(Body):
     language: str
     version: int
     last_update_timestamp: int
+    is_grpc: bool | None = None
+    """True if the producer uses the broker's own gRPC endpoint; otherwise left out, as Apache's brokers do."""
 
 
 class ProducerTableInfo(Body):

@@ -83,8 +83,8 @@ class ServerConnection(asyncio.Protocol):
         "unfinished_bytes",
     )
 
-    takes_notices: ClassVar[bool] = True
-    """False if the client must not be notified when its groups change."""
+    is_grpc: ClassVar[bool] = False
+    """True if the client uses the gRPC endpoint of this broker's process, which has no notices of groups' changes."""
 
     def __init__(self, server: ConnectionOwner, descriptor: int = NO_DESCRIPTOR) -> None:
         self._server = server

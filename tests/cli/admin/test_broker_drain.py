@@ -6,17 +6,20 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import grpc
 import pytest
 from tests.broker.heartbeats import heartbeat
 from tests.broker.wire import Wire
 from tests.cli.conftest import CommandLine
 from tests.helpers.waiting import real_time, until
+from tests.proxy.client import Client
 
 from cometmq.client import ConsumeFromWhere, Message, MessageExt, Producer, PushConfig, PushConsumer
 from cometmq.client.admin import Admin
 from cometmq.message.hosts import parse_address
+from cometmq.proxy.protocol import v2
 from cometmq.remoting.codes import RequestCode, ResponseCode
-from cometmq.testing import ProcessCluster
+from cometmq.testing import ProcessCluster, free_port
 
 ROUTES_EVERY_S = 0.5
 
@@ -165,6 +168,28 @@ async def test_a_dry_run_lists_the_producers_whose_sends_fail_while_the_broker_r
     assert "another broker" in next(line for line in shown.out.splitlines() if "V4_9_8" in line)
     for wire in wires:
         await wire.close()
+
+
+async def test_a_dry_run_says_that_a_drain_fails_sends_over_the_brokers_own_grpc_endpoint(tmp_path: Path) -> None:
+    port = free_port("127.0.0.1")
+    with ProcessCluster(data=tmp_path, broker_keys={"grpcServerPort": str(port)}) as running:
+        cometmq = CommandLine(running.namesrv_address)
+        for topic in ("plain", "other"):
+            assert (await asyncio.to_thread(cometmq, "topic", "create", topic)).code == 0
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            client = Client(channel)
+            stream = await client.publish("plain", "other")
+            assert (await client.send("plain", b"before")).status.code == v2.Code.OK
+            drain = ("broker", "drain", "broker-0", "--force")
+            shown = await asyncio.to_thread(cometmq, *drain, "--dry-run")
+            assert shown.code == 0, shown.err
+            (row,) = [line for line in shown.out.splitlines() if "PYTHON" in line]
+            assert row.split()[:6] == ["PYTHON", "5", "(gRPC)", "1", "other,", "plain"]
+            assert "fail, also in a drain" in row
+            drained = await asyncio.to_thread(cometmq, *drain, "--settle", "0s", "--at-most", "20s")
+            assert drained.code == 0, drained.err
+            assert (await client.send("plain", b"after")).status.code == v2.Code.FORBIDDEN
+            stream.call.cancel()
 
 
 async def test_a_slave_that_has_everything_is_an_end(tmp_path: Path) -> None:

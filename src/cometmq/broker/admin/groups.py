@@ -269,6 +269,7 @@ def _inform(channel: ClientChannel) -> ProducerInfo:
         language=channel.language,
         version=channel.version,
         last_update_timestamp=channel.last_update_ms,
+        is_grpc=channel.connection.is_grpc or None,
     )
 
 

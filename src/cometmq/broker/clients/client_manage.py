@@ -335,7 +335,7 @@ class GroupNotices:
             header = NotifyConsumerIdsChangedRequestHeader(consumer_group=name)
             frame = request_command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 0, header, b"", flag=FLAG_ONEWAY)
             self._let_rest(group)
-            for connection in [connection for connection in group.channels if connection.takes_notices]:
+            for connection in [connection for connection in group.channels if not connection.is_grpc]:
                 if not connection.is_behind:
                     connection.write(frame)
                 yield

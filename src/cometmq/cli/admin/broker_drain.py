@@ -39,7 +39,7 @@ _PRODUCERS: Final = (
     Column("language", "Language"),
     Column("version", "Version"),
     Column("producers", "Producers", right=True),
-    Column("groups", "Groups"),
+    Column("groups", "Groups or topics"),
     Column("restart", "Sends in a restart without a drain", prose=True),
 )
 _WAYS: Final = ("groups", "slave", "either")

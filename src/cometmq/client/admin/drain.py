@@ -30,6 +30,8 @@ _REPEATING_LANGUAGES: Final = frozenset({"GO", "CPP"})
 _SWITCHING_LANGUAGES: Final = frozenset({"JAVA", "PYTHON"})
 _NODE: Final = ("JAVA", 121)
 """The language and version that `ali-ons` for Node reports; it behaves as the repeating languages."""
+_GRPC: Final = "5 (gRPC)"
+_ONLY_HERE: Final = "fail, also in a drain: this broker's endpoint serves no other broker"
 _NAMED_GROUPS: Final = 5
 _LEVEL_KEY: Final = "scheduleMessageOffset_"
 
@@ -85,7 +87,7 @@ class ProducerKind:
     version: str
     producers: int
     groups: str
-    """The names of some of their groups."""
+    """The names of some of their groups, or of their topics if they use gRPC, which has no groups of producers."""
     restart: str
     """The outcome of their sends while the broker restarts without a drain."""
 
@@ -96,13 +98,21 @@ async def producer_kinds(admin: Admin, address: str) -> list[ProducerKind]:
     :raises BrokerError: the broker is older than RocketMQ 4.9.3.
     """
     found: dict[tuple[str, int], list[str]] = {}
+    grpc: dict[str, list[tuple[str, str]]] = {}
     for group, producers in sorted((await admin.producers(address)).data.items()):
         for one in producers if group != INNER_PRODUCER else ():
-            found.setdefault((one.language, one.version), []).append(group)
-    return [
+            if one.is_grpc:
+                grpc.setdefault(one.language, []).append((one.client_id, group))
+            else:
+                found.setdefault((one.language, one.version), []).append(group)
+    kinds = [
         ProducerKind(language, _version(version), len(of), _named(dict.fromkeys(of)), _in_restart(language, version))
         for (language, version), of in sorted(found.items())
     ]
+    for language, topics_of in sorted(grpc.items()):
+        topics = _named(dict.fromkeys(topic for _, topic in topics_of))
+        kinds.append(ProducerKind(language, _GRPC, len({client for client, _ in topics_of}), topics, _ONLY_HERE))
+    return kinds
 
 
 def _version(ordinal: int) -> str:

@@ -77,8 +77,7 @@ class LocalConnection(ServerConnection):
 
     __slots__ = ("_broker_name", "_on_request", "_unanswered")
 
-    takes_notices = False
-    """gRPC has no command for them."""
+    is_grpc = True
 
     def __init__(self, broker: Broker, peer: tuple[str, int], on_request: Callable[[BrokerRequest], None]) -> None:
         super().__init__(broker.server)
