@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cometmq.limits import MAX_FRAME_BYTES
 from cometmq.remoting.command import RemotingCommand, decode_command
-from cometmq.remoting.frame import JSON, ROCKETMQ, Frame, FrameDecoder, FrameError, encode_frame
+from cometmq.remoting.frame import JSON, ROCKETMQ, Frame, FrameDecoder, FrameError, encode_frame, whole_frame
 from cometmq.remoting.headers import HeaderError
 from cometmq.remoting.signing import Credentials
 
@@ -170,6 +170,24 @@ def test_a_large_frame_in_crumbs_takes_no_more_memory_than_its_bytes() -> None:
     assert held < 3 * len(stream)
     decoder.push(stream[300_000:])
     assert decoder.next() == Frame(JSON, b"{}", bytes(300_000))
+
+
+@given(commands, st.data())
+def test_a_whole_frame_is_what_the_decoder_returns_and_anything_else_is_left_to_it(
+    command: RemotingCommand, data: st.DataObject
+) -> None:
+    raw = bytearray(command.encode())
+    raw += data.draw(st.binary(max_size=9))
+    for at in data.draw(st.lists(st.integers(0, 7), max_size=2)):
+        raw[at] = data.draw(st.integers(0, 255))
+    del raw[data.draw(st.sampled_from([len(raw), len(raw), 0, 3, 7, 8, len(raw) - 1])) :]
+    decoder = FrameDecoder()
+    try:
+        frames = decoder.feed(bytes(raw))
+    except FrameError:
+        frames = []
+    is_alone = len(frames) == 1 and not decoder.pending
+    assert whole_frame(bytes(raw)) == (frames[0] if is_alone else None)
 
 
 @pytest.mark.parametrize("left", [0, 3, 9, 100])

@@ -57,6 +57,18 @@ def encode_frame(serialize_type: int, header: bytes, body_length: int) -> bytes:
     return _WORDS.pack(4 + len(header) + body_length, serialize_type << 24 | len(header)) + header
 
 
+def whole_frame(data: bytes) -> Frame | None:
+    """Return the frame in ``data`` if it is valid and complete, and nothing follows it; otherwise, ask a decoder."""
+    size = len(data) - 4
+    if size < 4 or size > MAX_FRAME_BYTES:
+        return None
+    total, mark = _WORDS.unpack_from(data)
+    body_at = 8 + (mark & _HEADER_LENGTH_MASK)
+    if total != size or body_at > len(data) or body_at - 8 > MAX_HEADER_BYTES or mark >> 24 > ROCKETMQ:
+        return None
+    return Frame(mark >> 24, data[8:body_at], data[body_at:])
+
+
 class FrameDecoder:
     """Collects bytes and returns complete frames.
 

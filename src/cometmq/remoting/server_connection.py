@@ -22,12 +22,12 @@ from cometmq.limits import (
     WRITE_HIGH_WATER_BYTES,
     WRITE_LOW_WATER_BYTES,
 )
-from cometmq.message.hosts import decode_host, encode_host, format_address, unmapped
 from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand, request_command
 from cometmq.remoting.connections.accepted import NO_DESCRIPTOR
 from cometmq.remoting.connections.ending import is_confirmed, is_unread, reset, reset_if_sent
 from cometmq.remoting.connections.owner import ConnectionOwner
-from cometmq.remoting.frame import FrameDecoder, FrameError, FrameTaker
+from cometmq.remoting.connections.peer import peer_of
+from cometmq.remoting.frame import FrameDecoder, FrameError, FrameTaker, whole_frame
 from cometmq.remoting.headers import Header
 from cometmq.remoting.permissions import Caller
 from cometmq.remoting.processors import Buffer, Request, Response, encode_response
@@ -94,9 +94,7 @@ class ServerConnection(asyncio.Protocol):
         self._out_bytes = 0
         self._taker: FrameTaker | None = None
         self._paused = 0
-        self._draining = False
-        self._waits_for_round = False
-        self._is_ending = False
+        self._draining = self._waits_for_round = self._is_ending = False
         self._socket_fd = self._fd = descriptor
         """The descriptor of a socket without TLS, and the same while all bytes that were written are sent."""
         self.direct_fd = NO_DESCRIPTOR
@@ -112,10 +110,7 @@ class ServerConnection(asyncio.Protocol):
         """Number of sweeps since the unfinished frame started, or -1 if there is none."""
         self.on_close: list[Callable[[ServerConnection], None]] = []
         """Functions that are called soon after the connection has closed."""
-        self.peer_ip = "0.0.0.0"
-        self.peer_port = 0
-        self.peer_bytes = b""
-        self.remote_address = ""
+        self.peer_ip, self.peer_port, self.peer_bytes, self.remote_address = "0.0.0.0", 0, b"", ""
         self.account: Caller | None = None
         """The account that made the last request; set by the server's guard."""
 
@@ -125,11 +120,7 @@ class ServerConnection(asyncio.Protocol):
         """Store the transport and the client's address."""
         # uvloop's transports implement asyncio.Transport without inheriting from it.
         self._transport = transport = cast(asyncio.Transport, transport)
-        peer = transport.get_extra_info("peername") or ("0.0.0.0", 0)
-        host, self.peer_port = unmapped(str(peer[0])), int(peer[1])
-        self.peer_bytes = encode_host(host, self.peer_port)
-        self.peer_ip = decode_host(self.peer_bytes)[0] if ":" in host else host  # without the zone of fe80::1%eth0
-        self.remote_address = format_address(host, self.peer_port)
+        self.peer_ip, self.peer_port, self.peer_bytes, self.remote_address = peer_of(transport)
         transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
         self.renew_taker()
         self._server.opened(self)
@@ -191,28 +182,33 @@ class ServerConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Handle the complete frames that have arrived."""
         self.quiet_sweeps = 0
-        self._server.expects_requests = True
-        if self._taker is not None and not (
-            self._paused or self._waits_for_round or self._out_bytes or self._draining or self._decoder.pending
-        ):
-            # The usual case, without the decoder: complete frames with plain requests only.
-            taken = self._taker(data, 0)
-            if taken:
-                if not self._server.round_is_scheduled:
-                    self._server.schedule_round()
-                if taken == len(data):
-                    self.direct_fd = self._fd
-                    return
-            self._decoder.begin(data, taken)
-            self.direct_fd = NO_DESCRIPTOR
-            self._drain(is_for_taker=False)
-            return
-        self._decoder.push(data)
+        server = self._server
+        server.expects_requests = True
         self.direct_fd = NO_DESCRIPTOR
-        if self._waits_for_round and self._transport is not None:
-            self._transport.pause_reading()
-        else:
-            self._drain()
+        if self._paused or self._waits_for_round or self._out_bytes or self._draining or self._decoder.pending:
+            self._decoder.push(data)
+            if self._waits_for_round and self._transport is not None:
+                self._transport.pause_reading()
+            else:
+                self._drain()
+            return
+        # The usual cases, without the decoder: plain requests only, or one other request.
+        taken = 0 if self._taker is None else self._taker(data, 0)
+        if taken:
+            if not server.round_is_scheduled:
+                server.schedule_round()
+            if taken == len(data):
+                self.direct_fd = self._fd
+                return
+        if not taken and (frame := whole_frame(data)) is not None and not server.round_is_over:
+            server.schedule_round()
+            try:
+                server.handle(self, frame)
+            except Exception as error:
+                self._end_because_of(error)
+            return
+        self._decoder.begin(data, taken)
+        self._drain(is_for_taker=False)
 
     # --- requests -----------------------------------------------------------------------------
 
@@ -259,14 +255,19 @@ class ServerConnection(asyncio.Protocol):
                 self.frame_sweeps = -1
                 if self.unfinished_bytes and not decoder.pending:
                     self._count_unfinished(0)
-        except FrameError as error:
-            log.warning("closing %s: %s", self.remote_address, error)
-            self.close()
-        except Exception:  # other requests in the same round must still be answered
-            log.exception("closing %s: cannot handle a request", self.remote_address)
-            self.abort()
+        except Exception as error:
+            self._end_because_of(error)
         finally:
             self._draining = False
+
+    def _end_because_of(self, error: Exception) -> None:
+        """Close the connection after an error; other requests in the same round must still be answered."""
+        if isinstance(error, FrameError):
+            log.warning("closing %s: %s", self.remote_address, error)
+            self.close()
+        else:
+            log.exception("closing %s: cannot handle a request", self.remote_address)
+            self.abort()
 
     def _count_unfinished(self, pending: int) -> None:
         """Count the bytes in an unfinished frame."""

@@ -19,7 +19,7 @@ from cometmq.broker.replication.frames import (
 from cometmq.broker.replication.member_sign_in import Follower, SignInRefusedError
 from cometmq.broker.replication.refusal_log import RefusalLog
 from cometmq.clock import Clock
-from cometmq.message.hosts import format_address, stored_ip, unmapped
+from cometmq.remoting.connections.peer import peer_of
 from cometmq.remoting.permissions import Caller
 from cometmq.store.message_store import MessageStore
 
@@ -132,9 +132,7 @@ class HAConnection(asyncio.Protocol):
         """Register the slave, or refuse it if too many slaves are connected."""
         # uvloop's transports implement asyncio.Transport without inheriting from it.
         self._transport = transport = cast(asyncio.Transport, transport)
-        peer = transport.get_extra_info("peername") or ("0.0.0.0", 0)
-        self.peer_ip = stored_ip(str(peer[0])) or str(peer[0])
-        self.address = format_address(unmapped(str(peer[0])), int(peer[1]))
+        self.peer_ip, _, _, self.address = peer_of(transport)
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

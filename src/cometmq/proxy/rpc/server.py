@@ -27,7 +27,7 @@ from cometmq.limits import (
     WRITE_LOW_WATER_BYTES,
 )
 from cometmq.loop import TaskSet
-from cometmq.message.hosts import format_address, stored_ip, unmapped
+from cometmq.message.hosts import unmapped
 from cometmq.periodic import Periodic
 from cometmq.proxy.http2.connection import Http2Connection
 from cometmq.proxy.http2.frames import ErrorCode, Http2Error
@@ -47,6 +47,7 @@ from cometmq.proxy.rpc.pace import Pace
 from cometmq.proxy.rpc.status import HEADERS, GrpcStatus, plain_answer, trailers
 from cometmq.remoting.connections.accepted import Accepted
 from cometmq.remoting.connections.listener import ConnectionLimit, Listener, close_all
+from cometmq.remoting.connections.peer import peer_of
 from cometmq.remoting.permissions import Caller
 from cometmq.remoting.tls.opening import OpeningConnections
 from cometmq.remoting.tls.server import ServerTls
@@ -269,9 +270,7 @@ class GrpcConnection(asyncio.Protocol):
         """Send the server's settings."""
         # uvloop's transports implement asyncio.Transport without inheriting from it.
         self._transport = transport = cast(asyncio.Transport, transport)
-        peer = transport.get_extra_info("peername") or ("0.0.0.0", 0)
-        self.peer_ip, self.peer_port = stored_ip(str(peer[0])) or str(peer[0]), int(peer[1])
-        self.remote_address = format_address(unmapped(str(peer[0])), self.peer_port)
+        self.peer_ip, self.peer_port, _, self.remote_address = peer_of(transport)
         own = transport.get_extra_info("sockname") or ("", 0)
         self.local_address = (unmapped(str(own[0])), int(own[1]))
         sock = transport.get_extra_info("socket")
