@@ -18,7 +18,7 @@ from examples.demo.lake import Lake
 from examples.demo.orders import COPY, GROUP, TOPIC
 from examples.demo.process import Process, Sent, Server, Worker
 
-from cometmq.cli.servers.ports import is_port_taken
+from cometmq.cli.servers.ports import why_unusable
 from cometmq.client.admin import Admin
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.errors import CometMQError
@@ -300,7 +300,7 @@ def _free_port() -> int:
     return next(
         port
         for port in random.sample(PORTS, len(PORTS))
-        if not any(is_port_taken(port + distance) for distance in BESIDE)
+        if not any(why_unusable(port + distance) for distance in BESIDE)
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from cometmq.message.hosts import listening_socket
 from cometmq.testing import free_port
 
 LISTENS = "0A"
+NOBODY = 65534
 
 
 def listening_ports(pid: int) -> set[int]:
@@ -71,6 +74,19 @@ def test_a_port_of_a_program_that_listens_on_one_address_only_is_in_use(offline:
 def test_the_doctor_can_be_asked_about_the_first_and_the_last_port(offline: CommandLine, port: int) -> None:
     rows = offline("doctor", "--port", str(port), "-o", "json").json()
     assert any(row["check"] == "port of the broker" and row["found"].startswith(f"{port} ") for row in rows)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="this system reserves no ports for administrators")
+def test_a_port_that_only_administrators_may_use_is_not_said_to_be_in_use() -> None:
+    asked = (
+        "import os; from cometmq.cli.admin import doctor; from cometmq.cli.servers.ports import Port; "
+        f"os.geteuid() or os.setuid({NOBODY}); print(doctor._port(Port('broker', 7, '--port')))"
+    )
+    found = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True).stdout
+    if "7 is free" in found:
+        pytest.skip("this system gives the first ports to everybody")
+    assert "7 cannot be used: permission denied" in found
+    assert "one from 1024 on" in found
 
 
 def test_the_doctor_checks_no_port_that_the_server_is_to_pick(offline: CommandLine) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import re
@@ -19,7 +20,7 @@ from cometmq.cli.connection import administer, namesrv_option
 from cometmq.cli.failures import DONE, FAILED, WrongUseError
 from cometmq.cli.local_path import LocalPath
 from cometmq.cli.output import Column, Progress, output_option, show
-from cometmq.cli.servers.ports import Port, ServePorts, holder_of, is_port_taken, port_options
+from cometmq.cli.servers.ports import Port, ServePorts, holder_of, port_options, why_unusable
 from cometmq.cli.servers.process import data_option
 from cometmq.client.admin import Admin
 from cometmq.client.admin.broker_health import check_queue_entries, check_store_time
@@ -27,7 +28,7 @@ from cometmq.client.admin.finding import ADVICE, OK, PROBLEM, Finding
 from cometmq.client.route import namesrv_addresses
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.core import CORE, NEXT_STEP, PATH
-from cometmq.errors import MissingPackageError, pip_install
+from cometmq.errors import MissingPackageError, pip_install, reason_of
 from cometmq.limits import CLOCK_BEHIND_MS
 from cometmq.message.ports import MCP_PORT
 from cometmq.visible import visible
@@ -241,8 +242,12 @@ def _entries(data: Path) -> Iterator[Finding]:
 
 def _port(port: Port) -> Finding:
     check = f"port of the {port.what}"
-    if not is_port_taken(port.number):
+    error = why_unusable(port.number)
+    if error is None:
         return Finding(check, OK, f"{port.number} is free")
+    if error.errno != errno.EADDRINUSE:
+        todo = f"choose a {port.option} that this user may use, such as one from 1024 on"
+        return Finding(check, ADVICE, f"{port.number} cannot be used: {reason_of(error)}", todo)
     holder = holder_of(port.number)
     found = f"{port.number} is in use" + (f" by {visible(holder)}" if holder else "")
     return Finding(check, ADVICE, found, f"CometMQ may be running already; otherwise choose another {port.option}")

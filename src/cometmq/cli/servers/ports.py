@@ -116,15 +116,15 @@ def port_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_ports
 
 
-def is_port_taken(port: int) -> bool:
-    """Return True if a server cannot listen on ``port``."""
+def why_unusable(port: int) -> OSError | None:
+    """Return the error of a server that listens on ``port``, or None if it could."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("0.0.0.0", port))
-        except OSError:
-            return True
-    return False
+        except OSError as error:
+            return error
+    return None
 
 
 def holder_of(port: int) -> str | None:
