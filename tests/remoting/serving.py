@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from cometmq.limits import ROUND_SECONDS
+from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import RemotingCommand, decode_command
 from cometmq.remoting.frame import FrameDecoder
 from cometmq.remoting.headers import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader, NoHeader
@@ -18,8 +19,9 @@ BIG = b"x" * 1_000_000
 
 
 class Service:
-    """A few codes: 30 answers, 31 fails, 32 answers big, 33 answers at the end of the turn, 34 keeps the connection,
-    35 takes a quarter of a turn, 36 answers what cannot be written, 37 takes five turns, 38 repeats what was asked."""
+    """A few codes: 30 answers, 31 fails, 32 and 11 answer big, 33 answers at the end of the turn, 34 keeps the
+    connection, 35 takes a quarter of a turn, 36 answers what cannot be written, 37 takes five turns, 38
+    repeats what was asked."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
@@ -27,6 +29,7 @@ class Service:
         self.table.register(30, GetMaxOffsetRequestHeader, self.answer)
         self.table.register(31, NoHeader, self.fail)
         self.table.register(32, NoHeader, self.answer_big)
+        self.table.register(RequestCode.PULL_MESSAGE, NoHeader, self.answer_big)
         self.table.register(33, NoHeader, self.answer_at_end_of_turn)
         self.table.register(34, NoHeader, self.keep)
         self.table.register(35, NoHeader, self.work)
@@ -41,17 +44,20 @@ class Service:
         self.worked: list[ServerConnection] = []
         self.worked_before_answer = 0
         self.big_answers = 0
+        self.big_before_answer = 0
         self.kept: list[ServerConnection] = []
         self.closed: list[ServerConnection] = []
 
     def answer(self, conn: ServerConnection, request: Request[GetMaxOffsetRequestHeader], body: bytes) -> Response:
         self.worked_before_answer = len(self.worked)
+        self.big_before_answer = self.big_answers
         return Response(header=GetMaxOffsetResponseHeader(offset=request.header.queue_id * 10), body=body)
 
     def fail(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
         raise RuntimeError("broken on purpose")
 
     def answer_big(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
+        self.worked_before_answer = len(self.worked)
         self.big_answers += 1
         return Response(body=[BIG[:1], memoryview(BIG)[1:]])
 

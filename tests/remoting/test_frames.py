@@ -317,3 +317,25 @@ def test_halves_of_characters_in_escapes_are_read_as_apache_stores_them(sent: st
     """JavaScript writes them so where an emoji is cut."""
     header = f'{{"code":310,"extFields":{{"i":"{sent}"}},"opaque":3}}'.encode()
     assert decode_command(Frame(JSON, header, b"")).ext_fields == {"i": read}
+
+
+@pytest.mark.parametrize("serialize_type", [JSON, ROCKETMQ])
+@pytest.mark.parametrize("code", [11, 310])
+def test_the_code_of_the_next_frame_is_seen_once_its_header_has_arrived(serialize_type: int, code: int) -> None:
+    command = RemotingCommand(code=code, ext_fields={"topic": "T"}, serialize_type=serialize_type)
+    decoder = FrameDecoder()
+    decoder.push(RemotingCommand(code=99).encode() + command.encode()[:7])
+    decoder.next()
+    assert decoder.next_code() == -1
+    decoder.push(command.encode()[7:])
+    assert decoder.next_code() == code
+    assert decoder.next() is not None
+    assert decoder.next_code() == -1
+
+
+def test_the_code_of_the_next_frame_is_seen_behind_other_fields() -> None:
+    decoder = FrameDecoder()
+    for header, code in ((b'{"extFields":{"a":"\\"code\\":5"},"code": 11}', 11), (b"{}", -1), (b"{", -1)):
+        decoder.push(encode_frame(JSON, header, 0))
+        assert decoder.next_code() == code
+        decoder.next()

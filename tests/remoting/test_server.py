@@ -17,6 +17,7 @@ from tests.helpers.waiting import until
 from tests.remoting.serving import BIG, Raw, Service, max_offset
 
 from cometmq.limits import MAX_REMARK_CHARS, ROUND_OF_ALL_BYTES, ROUND_OF_ALL_SECONDS, ROUND_SECONDS
+from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.frame import ROCKETMQ
 from cometmq.remoting.headers import NoHeader
@@ -226,6 +227,33 @@ async def test_clients_that_get_a_lot_share_the_bytes_of_a_round_and_none_is_lef
     assert max(written) < ROUND_OF_ALL_BYTES + 2 * len(BIG) + 1_000
     for raw in raws:
         await raw.close()
+
+
+async def test_a_heartbeat_does_not_wait_for_all_clients_that_asked_for_messages_before(service: Service) -> None:
+    raws = [await Raw.connect(service) for _ in range(200)]
+    other = await Raw.connect(service)
+    for raw in raws:
+        raw.writer.write(RemotingCommand(code=RequestCode.PULL_MESSAGE).encode() * 2)
+    assert (await other.ask(max_offset(1))).code == 0
+    rounds = 3  # that in which it is read, one of those that ask for messages, and its own
+    assert service.big_before_answer <= rounds * (ROUND_OF_ALL_BYTES // len(BIG) + 2)
+    for raw in raws:
+        cast(asyncio.Transport, raw.writer.transport).abort()
+    await other.close()
+    await until(lambda: not service.server.connections)
+
+
+async def test_a_pull_does_not_wait_for_all_other_requests_that_have_arrived(service: Service) -> None:
+    raws = [await Raw.connect(service) for _ in range(30)]
+    puller = await Raw.connect(service)
+    for raw in raws:
+        raw.writer.write(RemotingCommand(code=35).encode() * 100)
+    puller.writer.write(RemotingCommand(code=RequestCode.PULL_MESSAGE).encode())
+    await until(lambda: service.big_answers)
+    assert service.worked_before_answer < 30 * 100 // 8
+    for raw in (*raws, puller):
+        cast(asyncio.Transport, raw.writer.transport).abort()
+    await until(lambda: not service.server.connections)
 
 
 async def test_a_client_that_sends_on_while_it_waits_for_its_turn_is_not_read_on(service: Service) -> None:

@@ -10,6 +10,7 @@ Layout, big-endian::
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable
 from typing import Final
@@ -24,6 +25,7 @@ ROCKETMQ: Final = 1
 
 _WORDS: Final = struct.Struct(">iI")
 _HEADER_LENGTH_MASK: Final = 0xFFFFFF
+_CODE: Final = re.compile(rb'"code": ?([0-9]{1,9})')
 _LARGE_FRAME_BYTES: Final = 64 * 1024
 """Minimum size of a frame whose pieces are stored as they arrive and joined when the frame is complete."""
 _SMALL_PIECE_BYTES: Final = 16 * 1024
@@ -177,6 +179,17 @@ class FrameDecoder:
         if isinstance(data, bytes):
             return Frame(serialize_type, data[header_at:body_at], data[body_at:end])
         return Frame(serialize_type, bytes(data[header_at:body_at]), bytes(data[body_at:end]))
+
+    def next_code(self) -> int:
+        """Return the code of the next frame, or -1 if it cannot be seen without decoding the frame."""
+        begin = self._at + _WORDS.size
+        if len(self._data) < begin:
+            return -1
+        mark = _WORDS.unpack_from(self._data, self._at)[1]
+        if mark >> 24 == ROCKETMQ:
+            return int.from_bytes(self._data[begin : begin + 2], "big")
+        found = _CODE.search(self._data, begin, begin + min(mark & _HEADER_LENGTH_MASK, MAX_HEADER_BYTES))
+        return -1 if found is None else int(found[1])
 
     def _release(self) -> None:
         """Limit the buffer to twice the pending bytes, so that a few bytes do not keep a large read in memory."""

@@ -34,6 +34,7 @@ from cometmq.remoting.connections.busy_poll import BusyPoll, can_busy_poll
 from cometmq.remoting.connections.ending import end_all, is_left_to_reset
 from cometmq.remoting.connections.listener import ConnectionLimit, Departures, Listener
 from cometmq.remoting.connections.unsent import UnsentAnswers
+from cometmq.remoting.connections.waiting import WaitingConnections
 from cometmq.remoting.frame import JSON, Frame
 from cometmq.remoting.processors import (
     PostponeError,
@@ -162,7 +163,7 @@ class RemotingServer:
         self.expects_requests = False
         """True if data has arrived since the last round, unless a client is still reading a large response."""
         self._dirty: list[ServerConnection] = []
-        self._resume: list[ServerConnection] = []
+        self.waiting: Final = WaitingConnections()
         self._at_end: list[Callable[[], None]] = []
         """Functions to call once, at the end of this round."""
         self.round_is_scheduled = False
@@ -289,9 +290,9 @@ class RemotingServer:
         largest.unfinished_bytes = 0
         largest.abort()
 
-    def resume_soon(self, connection: ServerConnection) -> None:
-        """Schedule a connection's waiting frames for the next round."""
-        self._resume.append(connection)
+    def resume_soon(self, connection: ServerConnection, code: int) -> None:
+        """Schedule a connection's waiting frames, of which the first has this code, for a later round."""
+        self.waiting.add(connection, code)
         self.schedule_round()
 
     def schedule_round(self) -> None:
@@ -326,11 +327,8 @@ class RemotingServer:
         for connection in dirty:
             connection.flush()
         self.unsent.end_round()
-        if self._resume:
-            # The connection that went first in this round goes last in the next.
-            first, *waiting = self._resume
-            self._resume = []
-            self._resume_connections([*waiting, first])
+        if self.waiting:
+            self._resume_connections(self.waiting.take())
         if self.path.latency is not None:
             self.path.latency.end_round()
         if self._busy_poll is not None and self.expects_requests:
@@ -342,9 +340,10 @@ class RemotingServer:
         for number, connection in enumerate(connections, 1):
             connection.resume()
             if number < len(connections) and self.round_is_over:
-                self._resume[:0] = connections[number:]
-                self.schedule_round()
-                return
+                self.waiting.put_back(connections[number:])
+                break
+        if self.waiting:
+            self.schedule_round()
 
     def handle(self, connection: ServerConnection, frame: Frame) -> float | None:
         """Handle one frame; return the time at which handling started, unless the request is light."""

@@ -283,17 +283,17 @@ class ServerConnection(asyncio.Protocol):
                 server.abort_largest()
 
     def _wait_for_round(self, *, is_late: bool) -> None:
-        """Let other connections go first in this round. Until the next round, at most one more read follows.
+        """Let other connections go first in this round. Until a later round, at most one more read follows.
 
-        If this connection is late, other connections with unread bytes are late as well and go first.
+        :param is_late: true if a request took long: others with unread bytes are late as well, and go first.
         """
         if self._transport is None or self._transport.is_closing():
             return
         self._waits_for_round = True
         if is_late:
-            asyncio.get_running_loop().call_soon(self._server.resume_soon, self)
+            asyncio.get_running_loop().call_soon(self._server.resume_soon, self, self._decoder.next_code())
         else:
-            self._server.resume_soon(self)
+            self._server.resume_soon(self, self._decoder.next_code())
 
     def accept_response(self, command: RemotingCommand) -> None:
         """Pass a client's response to the caller that waits for it, if there is one."""
@@ -403,7 +403,7 @@ class ServerConnection(asyncio.Protocol):
             self._transport.writelines(out)
         self._count_unsent(self._transport)
         if self._decoder.pending and not self._paused and not self._waits_for_round:
-            self._server.resume_soon(self)
+            self._server.resume_soon(self, self._decoder.next_code())
 
     def resume(self) -> None:
         """Handle the frames that were held back until responses were sent or the next round started."""

@@ -99,7 +99,7 @@ class Side:
     def end_round(self) -> None:
         """End the round of the loop, with all that goes on in the next ones."""
         self.broker.server._end_round()
-        while self._write_tables() or self.broker.server._resume:
+        while self._write_tables() or self.broker.server.waiting:
             self.broker.server._end_round()
 
     def _write_tables(self) -> bool:

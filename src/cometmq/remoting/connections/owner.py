@@ -48,8 +48,8 @@ class ConnectionOwner(Protocol):
     def wrote(self, connection: ServerConnection) -> None:
         """Flush the connection at the end of the round."""
 
-    def resume_soon(self, connection: ServerConnection) -> None:
-        """Let the connection continue in the next round."""
+    def resume_soon(self, connection: ServerConnection, code: int) -> None:
+        """Let the connection continue in a later round; ``code`` is that of its next request, or -1."""
 
     def schedule_round(self) -> None:
         """Start a round if none is open."""
