@@ -32,7 +32,9 @@ from cometmq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, decode_command,
 from cometmq.remoting.connections.accepted import Accepted
 from cometmq.remoting.connections.busy_poll import BusyPoll, can_busy_poll
 from cometmq.remoting.connections.ending import end_all, is_left_to_reset
-from cometmq.remoting.connections.listener import ConnectionLimit, Departures, Listener
+from cometmq.remoting.connections.gradual import Gradual, call_on_close
+from cometmq.remoting.connections.listener import ConnectionLimit, Listener
+from cometmq.remoting.connections.silence import SWEEP_SECONDS, Silence
 from cometmq.remoting.connections.unsent import UnsentAnswers
 from cometmq.remoting.connections.waiting import WaitingConnections
 from cometmq.remoting.frame import JSON, Frame
@@ -57,7 +59,6 @@ from cometmq.remoting.tls.server import ServerTls
 
 log = logging.getLogger(__name__)
 
-_SWEEP_SECONDS: Final = 5.0
 _TOO_MANY_POSTPONED: Final = f"postponed requests already use {MAX_POSTPONED_BYTES} bytes, try again later"
 _POSTPONED_REQUEST_BYTES: Final = 1_024
 """Approximate size of a postponed request, not counting its texts."""
@@ -150,8 +151,8 @@ class RemotingServer:
         self._postponed_bytes = 0
         """Approximate total size of all postponed requests."""
         self.unsent: Final = UnsentAnswers(clock=clock)
-        self._departures: Final = Departures(clock=clock)
-        self._limits = limits
+        self._departures: Final = Gradual(call_on_close, clock=clock)
+        self._silence: Final = Silence(limits.idle_timeout_s, limits.frame_timeout_s, clock=clock)
         self._connection_limit: Final = ConnectionLimit(limits.max_connections)
         self._listener = Listener(self._accepted, clock=clock)
         new, tls = partial(ServerConnection, self), tls or ServerTls(TlsOptions())
@@ -172,7 +173,7 @@ class RemotingServer:
         """Size in bytes of the responses that are queued in this round."""
         self._round_ends = 0.0
         """Monotonic time after which further connections wait for the next round."""
-        self._sweeps = Periodic("closing silent connections", _SWEEP_SECONDS, self._sweep, clock=clock)
+        self._sweeps = Periodic("closing silent connections", SWEEP_SECONDS, self._sweep, clock=clock)
 
     @property
     def port(self) -> int:
@@ -269,7 +270,8 @@ class RemotingServer:
         """Remove a closed connection."""
         self.connections.discard(connection)
         self.unsent.lost(connection)
-        self._departures.add(connection)
+        if connection.on_close:
+            self._departures.add(connection)
 
     def wrote(self, connection: ServerConnection) -> None:
         """Flush the connection at the end of the round."""
@@ -478,18 +480,5 @@ class RemotingServer:
 
     def _sweep(self) -> None:
         self._connection_limit.count_descriptors(self._open)
-        self._connection_limit.report(_SWEEP_SECONDS)
-        for connection in list(self.connections):
-            connection.quiet_sweeps += 1
-            if connection.frame_sweeps >= 0:
-                connection.frame_sweeps += 1
-            if (connection.quiet_sweeps - 1) * _SWEEP_SECONDS >= self._limits.idle_timeout_s:
-                if connection.is_closing:  # this client does not read its responses
-                    connection.abort()
-                    continue
-                log.info("closing %s: idle for %g s", connection.remote_address, self._limits.idle_timeout_s)
-                connection.close()
-            elif (connection.frame_sweeps - 1) * _SWEEP_SECONDS >= self._limits.frame_timeout_s:
-                seconds = self._limits.frame_timeout_s
-                log.warning("closing %s: a frame was incomplete for over %g s", connection.remote_address, seconds)
-                connection.abort()
+        self._connection_limit.report(SWEEP_SECONDS)
+        self._silence.sweep(self.connections)

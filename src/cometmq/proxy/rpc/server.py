@@ -46,6 +46,7 @@ from cometmq.proxy.rpc.ending import end_all
 from cometmq.proxy.rpc.pace import Pace
 from cometmq.proxy.rpc.status import HEADERS, GrpcStatus, plain_answer, trailers
 from cometmq.remoting.connections.accepted import Accepted
+from cometmq.remoting.connections.gradual import Gradual
 from cometmq.remoting.connections.listener import ConnectionLimit, Listener, close_all
 from cometmq.remoting.connections.peer import peer_of
 from cometmq.remoting.permissions import Caller
@@ -125,6 +126,7 @@ class GrpcServer:
         self._openings = OpeningConnections(
             lambda _: GrpcConnection(self), tls, clock=clock, silence_s=HANDSHAKE_SECONDS
         )
+        self._checks: Final = Gradual(self._check_silence, clock=clock)
         self._sweeps = Periodic("closing silent connections", _SWEEP_SECONDS, self._sweep, clock=clock)
 
     @cached_property
@@ -224,7 +226,11 @@ class GrpcServer:
     def _sweep(self) -> None:
         self._connection_limit.count_descriptors(self._open)
         self._connection_limit.report(_SWEEP_SECONDS)
-        for connection in list(self.connections):
+        for connection in self.connections:
+            self._checks.add(connection)
+
+    def _check_silence(self, connection: GrpcConnection) -> None:
+        if connection in self.connections:
             connection.check_silence(_SWEEP_SECONDS)
 
 

@@ -11,10 +11,9 @@ import asyncio
 import logging
 import os
 import socket
-from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from cometmq import descriptors
 from cometmq.clock import Clock
@@ -208,58 +207,3 @@ async def close_all(connections: Collection[Closing]) -> None:
         await SocketPause.wait()
     for connection in list(connections):
         connection.abort()
-
-
-DEPARTURES_SECONDS: Final = 0.002
-"""Maximum time per round for calling the functions of closed connections."""
-
-
-class Closed(Protocol):
-    """A closed connection, with the functions to call."""
-
-    on_close: list[Callable[[Any], None]]
-
-
-class Departures:
-    """Calls the ``on_close`` functions of closed connections, in the order in which the connections closed.
-
-    When a network fails, thousands of connections close in one round of the event loop, and each may have members of
-    many groups, held requests and counters. Only a few milliseconds of each round are spent on their functions, so that
-    the remaining clients are answered in between.
-    """
-
-    def __init__(self, *, clock: Clock) -> None:
-        self._clock = clock
-        self._waiting: deque[Closed] = deque()
-        self._has_round = False
-
-    def add(self, connection: Closed) -> None:
-        """Call a connection's functions soon."""
-        if connection.on_close:
-            self._waiting.append(connection)
-            if not self._has_round:
-                self._has_round = True
-                asyncio.get_running_loop().call_soon(self._next_round)
-
-    def finish(self) -> None:
-        """Call all remaining functions now."""
-        while self._waiting:
-            self._call_next()
-
-    def _next_round(self) -> None:
-        until = self._clock.monotonic() + DEPARTURES_SECONDS
-        while self._waiting and self._clock.monotonic() < until:
-            self._call_next()
-        self._has_round = bool(self._waiting)
-        if self._has_round:
-            loop = asyncio.get_running_loop()
-            # bytes that have arrived in the meantime are handled in between
-            loop.call_soon(loop.call_soon, self._next_round)
-
-    def _call_next(self) -> None:
-        connection = self._waiting.popleft()
-        for function in connection.on_close:
-            try:
-                function(connection)
-            except Exception:
-                _log.exception("cannot clean up completely after a closed connection")
