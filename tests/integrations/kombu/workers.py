@@ -54,12 +54,11 @@ class Worker:
         return self.process.wait(30)
 
 
-def _forget_connections(app: Celery) -> None:
-    """Close the application's connections. Celery closes neither those in its pool nor those for its results; the
-    latter are collected here, and not in the middle of another test.
+def close_with_results(app: Celery) -> None:
+    """Close an application. Celery does not close the connection for its results: it is collected here, and not in the
+    middle of another test.
     """
     app.close()
-    pools.reset()
     with warnings.catch_warnings(action="ignore", category=ResourceWarning):
         app._local.__dict__.pop("backend", None)
         gc.collect()
@@ -88,7 +87,8 @@ class Workers:
                 print(worker.output)
         self._directory.cleanup()
         if self._app is not None:
-            _forget_connections(self._app)
+            pools.reset()  # Celery does not close the connections in its pool, either
+            close_with_results(self._app)
 
     def begin(self, queue: str, *options: str) -> Worker:
         """Start a worker whose default queue this is."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from celery import Celery
 from tests.helpers.waiting import wait_for
+from tests.integrations.kombu.workers import close_with_results
 from tests.interop.celery.brokers import Broker
 from tests.interop.celery.diary import Diary, Kind
 from tests.interop.celery.workers import Shape, Worker, environment, settings, working
@@ -72,7 +73,7 @@ class Stage:
 
     def close(self) -> None:
         """End the application's connections."""
-        self.app.close()
+        close_with_results(self.app)
 
 
 @contextmanager

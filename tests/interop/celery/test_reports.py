@@ -18,6 +18,7 @@ from celery import Celery
 from kombu import Queue
 from kombu.exceptions import OperationalError
 from tests.helpers.waiting import block_for
+from tests.integrations.kombu.workers import close_with_results
 from tests.interop.celery.brokers import Broker, CometMQ, started
 from tests.interop.celery.reports import Stage, staged
 from tests.interop.celery.workers import working
@@ -229,7 +230,7 @@ def test_results_come_by_the_broker(stage: Stage) -> None:
     app.conf.update(stage.settings)
     sent: Any = app.send_task("with_text", (400, "four"), ignore_result=False)
     assert sent.get(timeout=20) == 4
-    app.close()
+    close_with_results(app)
 
 
 def _stored(broker: Broker) -> tuple[int, int]:
