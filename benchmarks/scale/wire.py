@@ -67,11 +67,11 @@ def make_group(group: str) -> bytes:
     return request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body)
 
 
-def send(topic: str, queue: int = 0, properties: str = "") -> bytes:
-    """Send a message of 128 bytes."""
+def send(topic: str, queue: int = 0, properties: str = "", body: bytes = bytes(128)) -> bytes:
+    """Send a message."""
     return request(
         RequestCode.SEND_MESSAGE,
-        bytes(128),
+        body,
         producerGroup="scale",
         topic=topic,
         defaultTopic="TBW102",
