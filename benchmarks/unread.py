@@ -28,6 +28,7 @@ MESSAGES: Final = 1_000
 BODY_BYTES: Final = 768
 ASKING_S: Final = 4.0
 GONE_S: Final = 2.0
+PATIENCE_S: Final = 20.0
 _PAUSE_S: Final = 0.0005
 _RESET: Final = struct.pack("ii", 1, 0)
 _WIDE: Final = {"maxTransferBytesOnMessageInMemory": "1048576", "maxTransferCountOnMessageInMemory": "1024"}
@@ -83,8 +84,11 @@ def measure(system: System, clients: int, asks: int) -> None:
             one.close()
         time.sleep(GONE_S)
         results.send(None)
-        waits = results.recv()
-        other.join()
+        waits = results.recv() if results.poll(PATIENCE_S) else None
+        other.kill()
+    if waits is None:
+        say(system=system.value, error=f"a heartbeat had no answer {GONE_S + PATIENCE_S:g} s after the others had gone")
+        return
     asking = sorted((wait for at, wait in waits if began <= at < gone), reverse=True)
     after = sorted((wait for at, wait in waits if gone <= at), reverse=True)
     say(
